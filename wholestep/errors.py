@@ -34,7 +34,7 @@ class GradientError(WholestepError, ValueError):
 
 
 class UsageError(WholestepError, TypeError):
-    """A call that looks like another framework's, or arguments that exclude each other."""
+    """A call in the style of another framework, or arguments that exclude each other."""
 
 
 class HabitError(UsageError, AttributeError):
@@ -62,7 +62,7 @@ class PlanError(WholestepError, ValueError):
 
 
 class VerificationError(PlanError):
-    """A plan that does not compute what its graph means: a bug of the compiler, found before the first step."""
+    """A plan with other results than its graph: a bug of the compiler, found before the first step."""
 
 
 class CheckpointError(WholestepError, OSError):
@@ -86,11 +86,11 @@ class CompilerError(WholestepError, RuntimeError):
 
 
 class DeviceError(WholestepError, RuntimeError):
-    """A device that failed, or refused what it was told to do."""
+    """A device that failed, or refused a command."""
 
 
 class WorkerError(WholestepError, RuntimeError):
-    """A rank that was lost, or did not come in time: `rank`, and `step`, the last one that it has made, if known."""
+    """A rank that was lost, or did not respond in time: `rank`, and `step`, its last step, if known."""
 
     def __init__(self, text: str, rank: int | None = None, step: int | None = None) -> None:
         super().__init__(text)
@@ -98,9 +98,9 @@ class WorkerError(WholestepError, RuntimeError):
 
 
 class OutOfMemoryError(WholestepError, MemoryError):
-    """More memory than can be had; nothing was touched.  `bytes` is what was asked for at once.
+    """More memory than is available; nothing was changed.  `bytes` is the size of the allocation.
 
-    Where it was the memory of a device, `free` of its bytes were free and `where` names it.
+    For memory of a device, `free` of its bytes were free, and `where` names it.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class LimitError(OutOfMemoryError):
 
 
 class CacheError(WholestepError, OSError):
-    """Compiled code could be kept nowhere: neither in the cache folder nor in a temporary one."""
+    """Compiled code could be stored neither in the cache folder nor in a temporary one."""
 
 
 class AccumulationError(WholestepError):
-    """Base of what the objects of gradient accumulation refuse."""
+    """Base of the errors of gradient accumulation."""
 
 
 class ShapeMismatch(AccumulationError, ValueError):  # noqa: N818
@@ -152,4 +152,4 @@ class NonFiniteError(WholestepError, FloatingPointError):
 
 
 class TrainingWarning(UserWarning):
-    """Training that runs and is most probably not what was meant; the text says what to write."""
+    """Training that runs, but probably not as intended; the text says what to write."""

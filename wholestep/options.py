@@ -1,4 +1,4 @@
-"""How to compile.  The only place of the package that reads environment variables."""
+"""Compile options and launch variables: the only module that reads environment variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXACTNESS = ("bitwise", "reassociating", "approximate")
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What a build may do differently; two builds with equal options, graphs and targets give equal plans.
+    """Options of a build; two builds with equal options, graphs and targets give equal plans.
 
     >>> CompileOptions(fuse=False).changes()
     {'fuse': False}
@@ -28,9 +28,9 @@ class CompileOptions:
     optimize: bool = True  # run the whole-graph optimiser after autodiff
     egraph: bool = True  # let the e-graph choose among equal programs, before autodiff and on the whole step
     exactness: str = "reassociating"  # which rewrites: "bitwise", "reassociating" or "approximate"
-    egraph_rounds: int = 16  # of the e-graph's rules; what they have found by then is used
-    egraph_nodes: int = 60_000  # beyond it the program stays as it was; long before, rules that grow are set aside
-    egraph_seconds: float = 60.0  # of each stage; a program that takes longer stays as it was, which the report says
+    egraph_rounds: int = 16  # of the e-graph's rules; the best program after them is used
+    egraph_nodes: int = 60_000  # with more the program is not rewritten; growing rules are disabled long before
+    egraph_seconds: float = 60.0  # of each stage; a program that takes longer is not rewritten, which the report says
     fuse: bool = True  # let several nodes share a kernel
     check_passes: bool = True  # check the graph before and after every pass
     # Run a new plan once on scratch numbers against the interpreter: True at small sizes and at capacity, None at the
@@ -47,7 +47,7 @@ class CompileOptions:
         for name in ("egraph_rounds", "egraph_nodes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}={value!r}: expected a whole number of at least 1.")
+                raise OptionError(f"{name}={value!r}: expected an integer of at least 1.")
         if not isinstance(self.egraph_seconds, int | float) or not self.egraph_seconds > 0:
             raise OptionError(f"egraph_seconds={self.egraph_seconds!r}: expected a number of seconds above 0.")
 
@@ -80,7 +80,7 @@ class CompileOptions:
 
 
 def is_profiled() -> bool:
-    """Does one of NVIDIA's profilers watch this process?  They leave the place of what reads NVTX ranges."""
+    """Is this process run by one of NVIDIA's profilers, which read NVTX ranges?"""
     return bool(os.environ.get("NVTX_INJECTION64_PATH"))
 
 
@@ -96,15 +96,13 @@ def thread_count(threads: int | None, default: int, most: int) -> int:
     else:
         shown = threads
     if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= most:
-        raise OptionError(
-            f"{origin}={shown!r}: expected a whole number from 1 to {most}; leave it out to use {default}."
-        )
+        raise OptionError(f"{origin}={shown!r}: expected an integer from 1 to {most}; leave it out to use {default}.")
     return wanted
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher has told this process: it is one of several ranks."""
+    """The launch variables of this process, which is one of several ranks."""
 
     rank: int
     count: int | None  # of ranks; None where MPI alone knows
@@ -112,7 +110,7 @@ class Launch:
     attempt: int = 0  # starts of the same job before this one
     restarts: int = 0  # that there may be
     since: float = 0.0  # seconds since 1970, when the first of them was: checkpoints from before are not the job's
-    notes: int | None = None  # an open file, for the last step; whoever has given it sees this process end
+    notes: int | None = None  # a file descriptor for the last step; its other end sees this process end
     rendezvous: str = ""  # host:port where the ranks meet; "": over MPI
     secret: str = field(default="", repr=False)  # of the job, in hexadecimal digits
     node: str = ""  # the machine, as the launcher calls it
@@ -129,37 +127,37 @@ LAUNCHERS = (
 
 
 def read_launch() -> Launch | None:
-    """What a launcher has said; None in a process that was started alone."""
-    told = os.environ.get
+    """The launch variables; None in a process that was not launched."""
+    getenv = os.environ.get
     for rank, count in LAUNCHERS:
-        if (text := told(rank, "")).isdecimal():
-            size = told(count, "")
+        if (text := getenv(rank, "")).isdecimal():
+            size = getenv(count, "")
             return Launch(
                 int(text),
                 int(size) if size.isdecimal() else None,
-                bool(told("WHOLESTEP_RANKS")),
-                int(told("WHOLESTEP_ATTEMPT") or 0),
-                int(told("WHOLESTEP_RESTARTS") or 0),
-                float(told("WHOLESTEP_SINCE") or 0),
-                int(told("WHOLESTEP_NOTES") or 0) or None,
-                told("WHOLESTEP_RENDEZVOUS", ""),
-                told("WHOLESTEP_SECRET", ""),
-                told("WHOLESTEP_NODE", ""),
+                bool(getenv("WHOLESTEP_RANKS")),
+                int(getenv("WHOLESTEP_ATTEMPT") or 0),
+                int(getenv("WHOLESTEP_RESTARTS") or 0),
+                float(getenv("WHOLESTEP_SINCE") or 0),
+                int(getenv("WHOLESTEP_NOTES") or 0) or None,
+                getenv("WHOLESTEP_RENDEZVOUS", ""),
+                getenv("WHOLESTEP_SECRET", ""),
+                getenv("WHOLESTEP_NODE", ""),
             )
     return None
 
 
 def launch_variables(count: int, attempt: int, restarts: int, since: float, threads: int | None) -> dict[str, str]:
-    """What `wholestep launch` tells the ranks of a job; `threads` is for each, unless the user has said otherwise."""
-    said = {"WHOLESTEP_RANKS": count, "WHOLESTEP_ATTEMPT": attempt, "WHOLESTEP_RESTARTS": restarts}
-    found = {**{name: str(value) for name, value in said.items()}, "WHOLESTEP_SINCE": repr(since)}
+    """The variables of the ranks of a job; `threads` of each, unless the user has set $WHOLESTEP_THREADS."""
+    numbers = {"WHOLESTEP_RANKS": count, "WHOLESTEP_ATTEMPT": attempt, "WHOLESTEP_RESTARTS": restarts}
+    variables = {**{name: str(value) for name, value in numbers.items()}, "WHOLESTEP_SINCE": repr(since)}
     if threads is not None and not os.environ.get("WHOLESTEP_THREADS"):
-        found["WHOLESTEP_THREADS"] = str(threads)
-    return found
+        variables["WHOLESTEP_THREADS"] = str(threads)
+    return variables
 
 
 def rank_variables(rank: int, rendezvous: tuple[str, int], secret: bytes, node: str = "") -> dict[str, str]:
-    """What a rank is told to join the others of its job; for nobody else."""
+    """The variables with which a rank joins its job; they contain the secret."""
     return {
         "WHOLESTEP_RANK": str(rank),
         "WHOLESTEP_RENDEZVOUS": "{}:{}".format(*rendezvous),
@@ -169,21 +167,21 @@ def rank_variables(rank: int, rendezvous: tuple[str, int], secret: bytes, node: 
 
 
 def notes_variables(file: int) -> dict[str, str]:
-    """What a rank is told by a process that watches it."""
+    """The variable of a process that monitors a rank."""
     return {"WHOLESTEP_NOTES": str(file)}
 
 
 def local_variables() -> dict[str, str]:
-    """What ranks are told where all are on one machine, unless the user says otherwise: NCCL listens on loopback."""
+    """Defaults for ranks on one machine: NCCL listens on loopback."""
     return {"NCCL_SOCKET_IFNAME": "lo"}
 
 
-# What ranks on other machines are given of this process's environment, by how names begin.
+# Prefixes of the variables that are passed to ranks on other machines.
 CARRIED = ("WHOLESTEP_", "NCCL_")
 
 
 def carried_variables() -> dict[str, str]:
-    """Variables of this process that its ranks on other machines have too."""
+    """The variables of this process that are passed to ranks on other machines."""
     return {name: value for name, value in os.environ.items() if name.startswith(CARRIED)}
 
 
@@ -195,7 +193,7 @@ def remote_shell() -> list[str]:
 
 
 def ray_address() -> str | None:
-    """The cluster of Ray that the user has named; None where there is none."""
+    """The address of the user's Ray cluster; None without one."""
     return os.environ.get("RAY_ADDRESS") or None
 
 

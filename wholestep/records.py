@@ -1,4 +1,4 @@
-"""Dataclasses whose methods are written when they are first called.
+"""Dataclasses whose methods are generated when they are first called.
 
 `dataclasses.dataclass` writes six methods as text and has them compiled: half a millisecond a class. A start from the
 cache loads some hundred classes, makes instances of half of them, and compares or prints hardly any; with the standard
@@ -16,14 +16,14 @@ _OMITTED = object()
 
 
 class _Fields:
-    """Stands where the fields will be, until someone asks for them: `fields`, `replace`, a first instance."""
+    """A descriptor in the place of the fields until they are first read: by `fields`, `replace`, a first instance."""
 
     def __init__(self, cls: Any, kinds: dict[str, Any], own: dict[str, Any], frozen: bool, kw_only: bool) -> None:
-        """`kinds` are the annotations, `own` the values that stand beside those of fields, or MISSING."""
+        """`kinds` are the annotations, `own` the default values of the class's own fields, or MISSING."""
         self._cls, self._kinds, self._own, self._frozen, self._kw_only = cls, kinds, own, frozen, kw_only
 
     def __get__(self, instance: object, owner: type) -> dict[str, dataclasses.Field[Any]]:
-        """Has the standard library read a class of the same fields without bases and methods, which is quick."""
+        """The fields, from a class with these annotations alone, which `dataclass` processes fast."""
         cls = self._cls
         inherited = [
             f for b in cls.__mro__[:0:-1] if "__dataclass_fields__" in b.__dict__ for f in dataclasses.fields(b)
@@ -79,7 +79,7 @@ def _tuple_of(instance: str, names: list[str]) -> str:
 
 
 def _put(cls: Any, name: str, write: Callable[[Any], tuple[str, dict[str, Any]]]) -> None:
-    """A method that takes its own place when it is first called. Threads that call it at once write the same."""
+    """A method that generates its replacement when it is first called.  Concurrent first calls generate the same."""
 
     def first(self: Any, *args: Any, **named: Any) -> Any:
         text, names = write(cls)

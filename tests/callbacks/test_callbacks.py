@@ -80,7 +80,7 @@ def test_plateaus_and_checkpoints_go_by_the_metric_too(tmp_path: Path) -> None:
     assert ws.load_checkpoint(tmp_path, best="val_cost", mode="min").logs["val_cost"] == min(values)
     strange = ws.schedules.ReduceOnPlateau(0.5, monitor="loss", mode="max")
     assert (strange.way, ws.schedules.ReduceOnPlateau(0.5).way) == ("max", "min")
-    with pytest.raises(ws.errors.UsageError, match="ReduceOnPlateau watches 'oddity', of which it cannot tell"):
+    with pytest.raises(ws.errors.UsageError, match="ReduceOnPlateau monitors 'oddity', whose name does not say"):
         _ = ws.schedules.ReduceOnPlateau(0.5, monitor="oddity").way
 
 
@@ -163,9 +163,9 @@ def test_a_name_that_does_not_tell_is_asked_about() -> None:
 
     renamed = [Own(name="rightness")]
     for callback in (ws.EarlyStopping("val_rightness"), ws.ModelCheckpoint("never", "val_rightness")):
-        with pytest.raises(ws.errors.UsageError, match=r"watches 'val_rightness', .* Say mode='min' or mode='max'"):
+        with pytest.raises(ws.errors.UsageError, match=r"monitors 'val_rightness', .* Give mode='min' or mode='max'"):
             fit(metrics=renamed, callbacks=callback)
-        with pytest.raises(ws.errors.UnknownNameError, match="watches 'val_rightness', which this run does not have"):
+        with pytest.raises(ws.errors.UnknownNameError, match="monitors 'val_rightness', which this run does not have"):
             fit(callbacks=callback)
     assert ws.ModelCheckpoint("runs", "temperature", "max").mode == "max"
 
@@ -190,7 +190,7 @@ def test_of_checkpoints_too(tmp_path: Path) -> None:
     every = [ws.load_checkpoint(p).logs["val_accuracy"] for p in sorted(tmp_path.glob("step-*"))]
     assert ws.load_checkpoint(tmp_path, best="val_accuracy").logs["val_accuracy"] == max(every)
     assert ws.load_checkpoint(tmp_path, best="val_rightness").logs["val_accuracy"] == max(every)
-    with pytest.raises(ws.errors.UsageError, match="watches 'lr', of which it cannot tell"):
+    with pytest.raises(ws.errors.UsageError, match="monitors 'lr', whose name does not say"):
         ws.load_checkpoint(tmp_path, best="lr")
     assert ws.load_checkpoint(tmp_path, best="val_rightness", mode="max").logs["val_rightness"] == max(every)
 
@@ -235,7 +235,7 @@ def test_every_callback_in_a_loop_of_ones_own(tmp_path: Path) -> None:
 def test_who_needs_a_session_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wholestep.session.session.alive", ())
     for callback in (ws.ModelCheckpoint(tmp_path), ws.EarlyStopping(restore_best=True), ws.GradientStatistics({})):
-        with pytest.raises(ws.errors.UsageError, match=r"has not said which: ws.CallbackList\(\[...\], session=sess"):
+        with pytest.raises(ws.errors.UsageError, match=r"has not given one: ws.CallbackList\(\[...\], session=sess"):
             ws.CallbackList([callback]).on_epoch_end(0, {"val_loss": 1.0})
 
 

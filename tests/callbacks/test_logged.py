@@ -189,7 +189,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "weight": ({"loss_weights": {"kind": "x"}}, r"loss_weights\['kind'\] is a number; received 'x'"),
     "by output": ({"class_weight": [1.0]}, "this one is a dict by output. Give the output its own"),
-    "own": ({"loss": lambda o, t: o.mean(), "class_weight": [1.0]}, "cannot reach into a loss of your own"),
+    "own": ({"loss": lambda o, t: o.mean(), "class_weight": [1.0]}, "cannot change a user-defined loss"),
     "no classes": (
         {"loss": "mse", "class_weight": [1.0]},
         r"losses of classes; mse has none. .*data=\(x, y, weights\[y\]\)",

@@ -184,6 +184,6 @@ def test_what_is_no_single_number_is_neither_watched_nor_drawn(tmp_path: Path) -
     with pytest.raises(ws.errors.UsageError, match=r"'f1' is an array in every epoch and no curve"):
         history.plot(names=["f1"])
     with pytest.raises(
-        ws.errors.UsageError, match=r"EarlyStopping watches 'f1', which is not one number but 2 of them"
+        ws.errors.UsageError, match=r"EarlyStopping monitors 'f1', which is not one number but 2 of them"
     ):
         ws.EarlyStopping("f1", mode="max").on_epoch_end(0, {"f1": [0.25, 0.75]})

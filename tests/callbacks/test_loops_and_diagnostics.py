@@ -132,9 +132,9 @@ def test_budgets_and_slices() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: ws.EarlyStopping(patience=0), "patience is a whole number of at least 1"),
+        (lambda: ws.EarlyStopping(patience=0), "patience is an integer of at least 1"),
         (lambda: ws.EarlyStopping(mode="up"), "mode is 'min' or 'max'"),
-        (lambda: fit(epochs=-1), "epochs=-1: expected a whole number"),
+        (lambda: fit(epochs=-1), "epochs=-1: expected an integer"),
     ],
 )
 def test_options_out_of_range(make, text: str) -> None:
@@ -208,7 +208,7 @@ def test_k04_an_observer_sees_every_layer_and_changes_nothing() -> None:
     assert seen.get("0.weight").tobytes() == plain.get("0.weight").tobytes()
     lines = text.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["step", "0", "1", "2"] * 2
-    with pytest.raises(ws.errors.UsageError, match="an observer has on_activations"):
+    with pytest.raises(ws.errors.UsageError, match="an observer has a method on_activations"):
         seen.set_observer(3)  # type: ignore[arg-type]
 
 
@@ -224,5 +224,5 @@ def test_the_profiler_times_a_step_once_and_changes_nothing(tmp_path: Path, caps
     assert {"span", "kernel"} <= kinds
     for name, value in plain.state_dict().items():
         assert value.tobytes() == watched.state_dict()[name].tobytes()
-    with pytest.raises(ws.errors.OptionError, match="Profiler: steps is a whole number of at least 1; received 0"):
+    with pytest.raises(ws.errors.OptionError, match="Profiler: steps is an integer of at least 1; received 0"):
         ws.Profiler(steps=0)

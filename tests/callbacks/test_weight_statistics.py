@@ -176,9 +176,9 @@ def test_in_a_loop_of_ones_own_and_of_weights_that_are_not_finite() -> None:
     ("options", "text"),
     [
         ({"per": "module"}, "WeightStatistics: per is 'parameter' or 'layer'; received 'module'"),
-        ({"every": 0}, "WeightStatistics: every is a whole number of at least 1; received 0"),
-        ({"every": True}, "every is a whole number of at least 1; received True"),
-        ({"bins": 2.5}, "WeightStatistics: bins is a whole number of at least 1; received 2.5"),
+        ({"every": 0}, "WeightStatistics: every is an integer of at least 1; received 0"),
+        ({"every": True}, "every is an integer of at least 1; received True"),
+        ({"bins": 2.5}, "WeightStatistics: bins is an integer of at least 1; received 2.5"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:

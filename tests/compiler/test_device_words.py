@@ -48,4 +48,4 @@ def test_nobody_but_a_backend_or_an_engine_knows_an_address() -> None:
     """Others bind arrays, launch and read; one file maps memory, one holds OpenBLAS back, one reads Arrow's columns."""
     found = [p.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("*.py") if "ctypes" in p.read_text()]
     outside = sorted(name for name in found if not name.startswith(("compiler/backends/", "distributed/")))
-    assert outside == ["compiler/runtime/blas_threads.py", "compiler/runtime/memory.py", "data/arrow.py"]
+    assert outside == ["compiler/runtime/blas_threads.py", "compiler/runtime/memory.py", "data/tables/arrow.py"]

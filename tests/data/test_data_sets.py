@@ -177,7 +177,7 @@ def test_no_rows_give_outputs_of_no_rows() -> None:
     assert [a.shape for a in Pair().predict(X[:0])] == [(0, 3), (0,)]
     with pytest.raises(ws.errors.ShapeError, match="takes 6 features"):
         model.predict(X[:0, :5])
-    with pytest.raises(ws.errors.InputError, match="Mean gives no row for each row, so nothing follows from 0 rows"):
+    with pytest.raises(ws.errors.InputError, match="Mean has no output row for each input row"):
         Mean().predict(X[:0])
 
 

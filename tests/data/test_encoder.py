@@ -14,7 +14,14 @@ import polars as pl
 import pytest
 
 import wholestep as ws
-from wholestep.data.dates import DAY_FIRST, ISO, MONTH_FIRST, NOTATIONS, parse_dates, possible_notations
+from wholestep.data.tables.column_encodings import (
+    DAY_FIRST,
+    ISO,
+    MONTH_FIRST,
+    NOTATIONS,
+    parse_dates,
+    possible_notations,
+)
 from wholestep.errors import CheckpointError, InputError, OptionError, TrainingWarning, UsageError
 
 ROWS = 60

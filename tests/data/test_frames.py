@@ -12,8 +12,8 @@ import pytest
 from sklearn.model_selection import GroupKFold, StratifiedKFold
 
 import wholestep as ws
-from wholestep.data.column import Column
-from wholestep.data.frame import as_column, is_frame, is_series
+from wholestep.data.tables.column import Column
+from wholestep.data.tables.frame import as_column, is_frame, is_series
 from wholestep.errors import InputError, OptionError, ShapeError, UnknownNameError, UsageError
 
 LONG = "a text of more than twelve bytes, é"
@@ -218,7 +218,7 @@ def test_folds() -> None:
         (lambda: ws.data.split((X, Y), 0.2, groups="who"), UsageError, "names a column of a frame; the data is arrays"),
         (lambda: ws.data.split((X, Y), 0.2, groups=PATIENTS[1:]), InputError, "the data has 40 rows; received 39"),
         (lambda: ws.data.folds((X, Y), 11, groups=PATIENTS), InputError, "there are 10 groups for 11 parts"),
-        (lambda: ws.data.folds((X, Y), 1), OptionError, "k is a whole number of at least 2; received 1"),
+        (lambda: ws.data.folds((X, Y), 1), OptionError, "k is an integer of at least 2; received 1"),
         (lambda: ws.data.folds((X, Y), 41), OptionError, "too few for 41 parts; choose a smaller k"),
     ],
 )

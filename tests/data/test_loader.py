@@ -14,7 +14,7 @@ import torch
 import wholestep as ws
 from wholestep.compiler.runtime.epoch_permutation import epoch_order
 from wholestep.data import Balanced, DataLoader, Sequential, Subset, Weighted
-from wholestep.data.rank_rows import OwnRows
+from wholestep.data.order import RankRows
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
 Y = np.arange(10, dtype=np.int32)
@@ -147,7 +147,7 @@ def test_arrays_are_offered_to_the_native_loop_only_where_nothing_is_changed() -
     [
         (lambda: DataLoader(X, Y[:5]), "all arrays need one row per example; received .*'labels': 5"),
         (lambda: DataLoader(X[:0], Y[:0]), "the data set is empty"),
-        (lambda: DataLoader(X, Y, 0), "batch_size is a whole number of at least 1; received 0"),
+        (lambda: DataLoader(X, Y, 0), "batch_size is an integer of at least 1; received 0"),
         (lambda: DataLoader(3.0), "received float"),
         (lambda: DataLoader({}), "empty dict"),
         (lambda: DataLoader(np.array([object()])), "is not an array of numbers"),
@@ -262,7 +262,7 @@ def test_a_worker_reads_its_own_rows_of_every_micro_batch_alone() -> None:
     read: list[int] = []
     for rank in range(3):
         loader = DataLoader(Items(), batch_size=8, shuffle=True, seed=1, transform=ws.data.Noise(0.5))
-        loader.own = OwnRows(rank, 3, 4)
+        loader.own = RankRows(rank, 3, 4)
         Items.read.clear()
         for made, expected in zip(loader, whole, strict=True):
             places = loader.own.of(expected.rows)
@@ -272,8 +272,8 @@ def test_a_worker_reads_its_own_rows_of_every_micro_batch_alone() -> None:
             assert not np.delete(made.inputs, places, axis=0).any()
         read += Items.read
     assert sorted(read) == list(range(11))
-    assert OwnRows(0, 3, 4).of(7).tolist() == [0, 4]
-    assert OwnRows(2, 3, 4).of(7).tolist() == [2, 3, 6]
+    assert RankRows(0, 3, 4).of(7).tolist() == [0, 4]
+    assert RankRows(2, 3, 4).of(7).tolist() == [2, 3, 6]
 
 
 # -- a loop over a loader is one epoch ---------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions
-from wholestep.session.building.arguments import placement_of
+from wholestep.session.building.arguments import SessionArguments
 
 GRIDS = [(2, 2), (1, 2), (2, 3), (3, 2)]
 RNG = np.random.default_rng(16)
@@ -144,7 +144,7 @@ def collectives_of_threads(grid: tuple[int, int], axes: Sequence[str]) -> IRGrap
 def test_threads_exchange_what_the_interpreter_says(grid: tuple[int, int], axes: Sequence[str]) -> None:
     """Along the model axis alone a program is given all rows: its group is another one."""
     graph, size = collectives_of_threads(grid, axes), grid[0] * grid[1]
-    where = placement_of(shards=grid, options=quick(), threads=1)
+    where = SessionArguments(shards=grid, options=quick(), threads=1).placement()
     plan, _ = Compiler(CompileOptions(egraph=False)).plan(
         graph, {RANK: max(1, grid[0] - 1), MODEL_RANK: grid[1] - 1}, where.device.target
     )
@@ -176,5 +176,5 @@ def test_where_no_layer_is_divided_the_bits_are_those_of_the_data_axis(case: str
 
 @pytest.mark.parametrize("shards", [(2, 0), (2, 2, 2), (20, 20), (2, True), 0, "2"])
 def test_what_is_no_grid_is_refused(shards: Any) -> None:
-    with pytest.raises(OptionError, match=r"expected a whole number from 1 to \d+, or two of them, \(data, model\)"):
-        placement_of(shards=shards)
+    with pytest.raises(OptionError, match=r"expected an integer from 1 to \d+, or two of them, \(data, model\)"):
+        SessionArguments(shards=shards).placement()

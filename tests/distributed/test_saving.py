@@ -36,5 +36,5 @@ def test_one_that_saves_alone_is_told_who_is_missing(how: str, told: str, tmp_pa
     assert done.returncode != 0
     assert "error: ws.save_checkpoint: rank 1 of 2 (process " in done.stderr, done.stderr
     assert told in done.stderr
-    assert "All workers call it where they have divided states or layers, since each has a part of them." in done.stderr
+    assert "With divided states or layers all workers must call it, since each has a part of them." in done.stderr
     assert not list(tmp_path.glob("step-*"))

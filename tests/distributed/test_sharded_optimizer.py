@@ -205,7 +205,7 @@ def test_values_are_made_again_where_a_limit_of_memory_asks_for_it() -> None:
         (
             {"shards": 2, "shard": "optimizer", "optimizer": ws.SGD(lr=0.1)},
             UsageError,
-            "this optimizer keeps none beside a weight. Leave shard= out, or train with momentum, Adam",
+            "this optimizer has none for its weights. Leave shard= out, or train with momentum, Adam",
         ),
         (
             {"shards": 2, "shard": "optimizer", "optimizer": "adafactor"},

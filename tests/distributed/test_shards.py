@@ -234,7 +234,7 @@ def test_what_cannot_be_divided_is_refused_with_the_reason() -> None:
         planned(Contrast(), shards=2)
     with pytest.raises(OptionError, match=r"workers=4: these are processes .*workers=ws.Workers\(4\)"):
         planned(perceptron(), workers=4)
-    with pytest.raises(OptionError, match="shards=0: expected a whole number from 1"):
+    with pytest.raises(OptionError, match="shards=0: expected an integer from 1"):
         planned(perceptron(), shards=0)
     g = ws.Graph()
     x, w = g.input("x", (4, 3)), g.parameter("w", (3,))

@@ -199,7 +199,7 @@ def test_a_rank_needs_its_part_of_the_blocks_and_sends_activations() -> None:
 
 def test_a_grid_without_marks_is_told(caplog: pytest.LogCaptureFixture) -> None:
     ws.build_session(nn.Linear(16, 4), **ABOUT, device="null", shards=(1, 2))
-    assert "model=2, and no layer says how workers divide it: all of them compute the same" in caplog.text
+    assert "model=2, and no layer has split=: all workers compute the same" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_loss_that_cannot_be_cut_is_measured_by_each(caplog: pytest.LogCapture
     made = session({"labels": ws.Spec(("batch", 3))}, product, [])
     given = {"x": X, "labels": NUMBERS}
     assert made.evaluate_together(given) == made.evaluate_all(given)
-    assert "validation is measured by each worker, over all rows: evaluating more rows than the capacity" in caplog.text
+    assert "validation runs on each worker, over all rows: evaluating more rows than the capacity" in caplog.text
     output = made.predict(x=X)
     losses = [
         ((output[at] - NUMBERS[at]) ** 2).mean() * (output[at] ** 2).mean() * len(output[at])

@@ -116,7 +116,7 @@ def test_fit_looks_at_all_rows_before_it_compiles_and_at_the_first_batch_of_a_st
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "wholestep.train.data.data_spec.Described.build", lambda *_, **__: pytest.fail("something was compiled")
+        "wholestep.train.data.data_spec.DataSpec.build", lambda *_, **__: pytest.fail("something was compiled")
     )
     x, y = np.zeros((20, 3), np.float32), np.zeros((20, 1), np.float32)
     y[13] = 2.0

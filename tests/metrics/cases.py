@@ -153,7 +153,7 @@ def correlation(p: Array, t: Array, w: Array | None) -> float:
 
 
 def repeated(rng: np.random.Generator) -> Data:
-    """Weights that are whole numbers, so that a row may stand for several; some numbers are equal."""
+    """Weights that are integers, so that a row may stand for several; some numbers are equal."""
     t = np.round(rng.normal(size=(ROWS, 2)), 1)
     return np.round(t + rng.normal(size=(ROWS, 2)), 1), t, rng.integers(1, 4, ROWS).astype(np.float64)
 

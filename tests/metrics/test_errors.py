@@ -22,11 +22,11 @@ def one(cls: type[M.Metric], **options: int) -> M.Metric:
 def test_labels(cls: type[M.Metric]) -> None:
     with pytest.raises(InputError, match=r"labels are from 0 to 2; received 3 at position 2"):
         one(cls).update(SCORES, [0, 1, 3, 0])
-    with pytest.raises(DTypeError, match=r"labels are classes, whole numbers; received floats of shape \(4,\)"):
+    with pytest.raises(DTypeError, match=r"labels are classes, integers; received floats of shape \(4,\)"):
         one(cls).update(SCORES, LABELS.astype(float))
     with pytest.raises(ShapeError, match=r"scores of shape \(4, 1\) for targets of shape \(4,\).*scores\[:, 0\]"):
         one(cls, axis=1).update(SCORES[:, :1], LABELS)
-    with pytest.raises(ShapeError, match=r"prediction of floats of shape \(4, 3\) and a target of whole numbers of"):
+    with pytest.raises(ShapeError, match=r"prediction of floats of shape \(4, 3\) and a target of integers of"):
         one(cls).update(SCORES, LABELS[:3])
     with pytest.raises(ShapeError, match=r"one number for each row, shape \(4,\); received \(4, 1\)"):
         one(cls).update(SCORES, LABELS, np.ones((4, 1)))
@@ -43,15 +43,17 @@ def test_numbers(cls: type[M.Metric]) -> None:
 def test_the_same_errors_inside_the_step_at_the_users_line() -> None:
     g = ws.Graph()
     scores, labels = g.input("scores", ("batch", 3)), g.input("labels", ("batch",), "int32")
-    with pytest.raises(DTypeError, match=r"(?s)whole numbers; received floats of shape \(batch,\).*test_errors\.py"):
+    with pytest.raises(DTypeError, match=r"(?s)integers; received floats of shape \(batch,\).*test_errors\.py"):
         M.Accuracy().record(g, scores, g.input("floats", ("batch",)))
-    with pytest.raises(OptionError, match=r"one score for each target says yes or no by a threshold, and none"):
+    with pytest.raises(OptionError, match=r"one score for each target needs a threshold, and none"):
         M.Accuracy().record(g, g.input("column", ("batch", 1)), labels)
     with pytest.raises(ShapeError, match=r"may be probabilities of classes or labels of yes and no.*axis=-1 for class"):
         M.Accuracy().record(g, scores, g.input("rows", ("batch", 3)))
     with pytest.raises(OptionError, match=r"say how many classes there are, classes=10"):
         M.ConfusionMatrix().record(g, labels, labels)
-    with pytest.raises(OptionError, match=r"keeps every score of an epoch: say how many rows it has, capacity=len"):
+    with pytest.raises(
+        OptionError, match=r"stores every score of an epoch, and its number of rows is not known: give it, capacity=len"
+    ):
         M.RocAuc().record(g, scores, labels)
     with pytest.raises(ShapeError, match=r"the loss tracker takes the loss, one number"):
         M.LossTracker().record(g, scores, labels)
@@ -72,14 +74,14 @@ def test_labels_out_of_range_inside_the_step_change_nothing() -> None:
 
 
 def test_yes_or_no_needs_a_threshold() -> None:
-    with pytest.raises(OptionError, match=r"by a threshold, and none was given. Say it: threshold=0.0 for logits"):
+    with pytest.raises(OptionError, match=r"needs a threshold, and none was given. Give threshold=0.0 for logits"):
         M.Accuracy().update(np.array([0.3, -0.2]), np.array([1, 0]))
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: M.TopKAccuracy(0), "k is a whole number of at least 1; received 0"),
+        (lambda: M.TopKAccuracy(0), "k is an integer of at least 1; received 0"),
         (lambda: M.TopKAccuracy(4).update(SCORES, LABELS), r"k=4, and scores of shape \(4, 3\) have fewer classes"),
         (lambda: M.F1(average="samples"), "average is one of 'macro'.*received 'samples'"),
         (lambda: M.Metric.from_config({"kind": "f1", "mean": "macro"}), "f1 has no option 'mean'; it has: average"),
@@ -123,7 +125,7 @@ def test_examples_run(name: str) -> None:
 
 def test_more_rows_than_room_are_an_error_in_both_forms() -> None:
     metric = M.RocAuc(capacity=3)
-    with pytest.raises(InputError, match=r"room for 3 rows and received 4. Say more: capacity=4"):
+    with pytest.raises(InputError, match=r"room for 3 rows and received 4. Make it larger: capacity=4"):
         metric.update([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1])
     buffers = {"scores": np.zeros(3), "labels": np.zeros(3, np.int32), "rows": np.array(4)}
     with pytest.raises(InputError, match=r"room for 3 rows and received 4"):
@@ -135,7 +137,7 @@ def test_more_rows_than_room_are_an_error_in_both_forms() -> None:
 def test_weights_come_with_all_batches_or_none() -> None:
     metric = M.AveragePrecision()
     metric.update([0.1, 0.2], [0, 1])
-    with pytest.raises(InputError, match=r"either all batches have weights or none has"):
+    with pytest.raises(InputError, match=r"all batches have weights or none has; received both"):
         metric.update([0.1, 0.2], [0, 1], [1.0, 2.0])
 
 

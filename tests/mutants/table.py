@@ -126,7 +126,7 @@ MUTANTS = [
     _mutant("a damaged cache entry is loaded", "compiler/runtime/cache/content_store.py",
             "if hashlib.sha256(path.read_bytes()).hexdigest() == expected:", "if expected:",
             "compiler/runtime/test_cache.py"),
-    _mutant("bytes behind an idx array are ignored", "data/sources.py",
+    _mutant("bytes behind an idx array are ignored", "data/files.py",
             "if len(data) != expected:", "if len(data) < expected:", "data/test_sources.py"),
     _mutant("every epoch has the order of the first", "data/order.py",
             "return epoch_order(seed, epoch, count)", "return epoch_order(seed, 0, count)", "data/test_loader.py"),

@@ -75,5 +75,5 @@ def test_a_session_refuses_to_cut_such_rows_and_names_the_line() -> None:
 
 
 def test_a_batch_size_is_a_number_of_rows() -> None:
-    with pytest.raises(OptionError, match="batch_size=0: expected a whole number of rows, at least 1"):
+    with pytest.raises(OptionError, match="batch_size=0: expected an integer of rows, at least 1"):
         ws.nn.Linear(6, 3).predict(X, batch_size=0)

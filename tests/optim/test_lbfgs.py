@@ -161,12 +161,12 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a search in parts": (
         lambda: fitted(ws.LBFGS(line_search=3), 1, batch_size=10, accumulate=2),
         UsageError,
-        "here are gradients alone.* with accumulate= and on arrays leave line_search out",
+        "was given gradients only.* with accumulate= and on arrays leave line_search out",
     ),
     "a search on arrays": (
         lambda: ws.LBFGS(line_search=3).step([np.ones(2)], [np.ones(2)]),
         UsageError,
-        r"In a step of your own take them from it, grads = optimizer\.gradients\(loss, params\)",
+        r"In a step of your own compute them by it, grads = optimizer\.gradients\(loss, params\)",
     ),
     "no history": (lambda: ws.LBFGS(history_size=0), OptionError, "history_size must be at least 1"),
 }

@@ -61,7 +61,7 @@ def test_examples_run_and_habits_are_answered(kind: type[ws.Optimizer]) -> None:
         (lambda: ws.RMSprop(alpha=1.0), OptionError, "RMSprop: alpha must be at least 0 and below 1"),
         (lambda: ws.Adafactor(beta2_decay=0.5), OptionError, "beta2_decay must be at most 0; received 0.5"),
         (lambda: ws.Muon(ns_coefficients=(1.0, 2.0)), OptionError, "ns_coefficients is 3 numbers, e.g"),
-        (lambda: ws.Muon(ns_steps=2.5), UsageError, "ns_steps must be a whole number; received 2.5"),
+        (lambda: ws.Muon(ns_steps=2.5), UsageError, "ns_steps must be an integer; received 2.5"),
         (lambda: ws.Muon(adjust_lr_fn="wide"), OptionError, "adjust_lr_fn is one of original, match_rms_adamw, none"),
         (lambda: ws.Muon().step([np.ones(3)], [np.ones(3)]), ShapeError, r"Muon moves matrices; 'param0' has 1 axes"),
     ],
@@ -94,7 +94,7 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_is_written() -> None
     with pytest.raises(UsageError, match="the array is read-only; pass a copy"):
         o.step([fixed], [good])
     o.step([w], [good])
-    with pytest.raises(ShapeError, match="this optimizer moves arrays of"):
+    with pytest.raises(ShapeError, match="this optimizer updates arrays of"):
         o.step([np.ones(4)], [np.ones(4)])
     np.testing.assert_array_equal(w, 0.99)
     for bad in (-1.0, float("nan"), "fast"):

@@ -304,7 +304,7 @@ def test_a_formula_is_part_of_the_step_and_other_functions_are_tables() -> None:
     assert "truth value" in branch.why_not_traced
     assert branch.over(10) == S.Table(RATE, (1.0, 0.5), (3.0,))
     looked_up = S.Lambda(lambda n: {0: 1.0, 1: 0.7}.get(n, 0.1), RATE)  # a tensor is no key of it
-    assert "traced it is another function: 0.1 and not 1 at 0" in looked_up.why_not_traced
+    assert "traced, it is another function: 0.1 and not 1 at 0" in looked_up.why_not_traced
     assert [looked_up.over(5)(n) for n in range(5)] == [looked_up(n) for n in range(5)]
     inside = S.Warmup(S.Lambda(lambda n: 1.0 if n < 3 else 0.5), 2)
     assert [inside.bound(RATE).tabulated(9)(n) for n in range(9)] == [inside.bound(RATE)(n) for n in range(9)]

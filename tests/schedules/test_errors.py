@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a function that gives no number": (
         lambda: S.Lambda(lambda n: None, 0.1)(3),
         OptionError,
-        "the lambda gave None at 3; a factor of the lr is a finite number",
+        "the lambda returned None at 3; a factor of the lr is a finite number",
     ),
     "a function that never rests": (
         lambda: S.Lambda(lambda n: 1 / (1 + n), 0.1).over(600),
@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a function in a file": (
         lambda: S.Lambda(lambda n: 0.9**n, 0.1).to_config(),
         UsageError,
-        "is a function, which cannot be written down. A table can",
+        "is a function, which a configuration cannot store. A table can",
     ),
     "cyclic mode": (lambda: S.Cyclic(0.1, 0.0, mode="saw"), OptionError, "mode='saw': expected one of 'triangular'"),
     "momentum": (

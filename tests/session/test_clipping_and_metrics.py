@@ -241,12 +241,14 @@ def test_a_step_written_by_hand_takes_schedules_and_records_the_rest_itself() ->
     np.testing.assert_allclose(session.get("w"), [[-1.2], [-1.6]], rtol=1e-6)
     for options in ({"clip_norm": 1.0}, {"accumulate": 2}, {"nonfinite": "skip"}):
         with pytest.raises(
-            UsageError, match="of these options it takes metrics=, schedule=, precision= and memory= alone"
+            UsageError, match="of these options it takes only metrics=, schedule=, precision= and memory="
         ):
             ws.build_session(train, batch_size=4, **options)  # type: ignore[arg-type]
     assert session.evaluate(x=np.ones((9, 2), np.float32)).loss == pytest.approx(-2.8)  # without the update
     assert session.get("w").sum() == pytest.approx(-2.8)
-    with pytest.raises(UsageError, match=r"gradients takes gradients and updates apart, and a @ws.step function has"):
+    with pytest.raises(
+        UsageError, match=r"gradients needs gradients and updates as separate programs, and a @ws.step function has"
+    ):
         session.gradient_stats(x=np.ones((1, 2), np.float32))
 
 

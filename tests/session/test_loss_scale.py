@@ -218,7 +218,7 @@ def test_bad_options_are_refused(options: dict[str, object], text: str):
         ("init", 0.0, r"init is a number from 2\*\*-16 to 2\*\*64; received 0.0"),
         ("growth", 0.5, "growth is a number of at least 1; received 0.5"),
         ("backoff", 2, "backoff is a number of at most 1, above 0; received 2"),
-        ("interval", 2.5, "interval is a whole number of at least 1; received 2.5"),
+        ("interval", 2.5, "interval is an integer of at least 1; received 2.5"),
     ],
 )
 def test_bad_scales_are_refused(field: str, value: float, text: str):

@@ -205,7 +205,7 @@ def test_what_cannot_be_met_says_the_least_and_what_to_do() -> None:
     ) as found:
         ws.build_session(**mlp(), batch_size=64, device="null", options=PLAIN, memory="20kB")
     assert found.value.limit == 20_000 < found.value.bytes
-    with pytest.raises(LimitError, match=r"(?s)Its batch cannot be cut: .*`batch_norm`.*of the whole batch"):
+    with pytest.raises(LimitError, match=r"(?s)Its batch cannot be split: .*`batch_norm`.*of the whole batch"):
         ws.build_session(**images(), batch_size=8, device="null", options=PLAIN, memory=0.1)
     with pytest.raises(UsageError, match="estimate is about one plan"):
         ws.estimate(**mlp(), batch_size=64, accumulate=2, memory=0.9)
@@ -213,7 +213,7 @@ def test_what_cannot_be_met_says_the_least_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("given", [0, -5, True, 1.5, 0.0, "much", "150%", [1]])
 def test_what_a_limit_may_be(given: object) -> None:
-    with pytest.raises(OptionError, match=r"memory=.*(expected a number of bytes|a part of what a step takes)"):
+    with pytest.raises(OptionError, match=r"memory=.*(expected a number of bytes|a fraction of the bytes)"):
         as_memory_limit(given)
 
 

@@ -115,7 +115,7 @@ def test_sizes_below_the_capacity_have_no_rates(session: ws.Session) -> None:
 
 
 def test_what_cannot_be_profiled(session: ws.Session) -> None:
-    with pytest.raises(ws.errors.OptionError, match="steps is a whole number of at least 1; received 0"):
+    with pytest.raises(ws.errors.OptionError, match="steps is an integer of at least 1; received 0"):
         session.profile(data(16), steps=0)
     planned = ws.build_session(mlp(), batch_size=4, device="null")
     with pytest.raises(ws.errors.UsageError, match=r"device='null:.*' does not run plans; profile a session on"):
@@ -235,9 +235,9 @@ def test_layers_of_a_step_with_a_limit_of_memory() -> None:
 
 def test_what_has_no_layers(of_mlp: tuple[ws.Session, Profile], session: ws.Session) -> None:
     _, found = of_mlp
-    with pytest.raises(ws.errors.UsageError, match="made from a plan alone, which does not say which layers"):
+    with pytest.raises(ws.errors.UsageError, match="made from a plan alone, which does not store the layers"):
         replace(found, layers=KernelLayers(None, found.layers.plans)).by_layer()
-    with pytest.raises(ws.errors.UsageError, match="its plan, made again, is another than the one that was profiled"):
+    with pytest.raises(ws.errors.UsageError, match="planning again gave another plan than the profiled one"):
         replace(found, layers=KernelLayers(session._programs.compiled, found.layers.plans)).by_layer()
 
 
@@ -252,4 +252,4 @@ def test_kernels_beside_what_the_target_expects(of_mlp: tuple[ws.Session, Profil
         assert timed.intensity == pytest.approx(kernel.flops / kernel.bytes)
         assert timed.of_expected == pytest.approx(timed.expected / timed.seconds)
     assert "FLOP/B" in str(found)
-    assert re.search(r"by the target's prices its kernels take [\d.]+ us on 2 threads; measured [\d.]+ us", str(found))
+    assert re.search(r"target's cost table its kernels take [\d.]+ us on 2 threads; measured [\d.]+ us", str(found))

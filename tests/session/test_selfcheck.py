@@ -27,7 +27,7 @@ from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Plan
 from wholestep.compiler.plan.model.layout import pack
 from wholestep.compiler.runtime.state.slot import Slot
 from wholestep.errors import OptionError, VerificationError
-from wholestep.session.building.arguments import placement_of
+from wholestep.session.building.arguments import SessionArguments
 from wholestep.session.verify import check as selfcheck
 from wholestep.session.verify.check import Subject, Verdict, check, estimate_seconds, parse_verdict
 from wholestep.session.verify.expected import Demand, demand_of, evaluation
@@ -40,7 +40,7 @@ ALWAYS = ws.CompileOptions(cache=False, verify=True)
 
 def subject_of(session: ws.Session) -> Subject:
     traced = session._programs.compiled.definition.trace("train")
-    return Subject(traced, session.plan, "", placement_of("cpu", 1, 0, ALWAYS))
+    return Subject(traced, session.plan, "", SessionArguments(threads=1, seed=0, options=ALWAYS).placement())
 
 
 def verdict(session: ws.Session) -> Verdict:
@@ -74,7 +74,7 @@ def test_the_models_numbers_are_not_touched() -> None:
 def test_random_graphs_pass(graph: IRGraph) -> None:
     capacity = dict.fromkeys(graph.symbols, 9)
     plan, _ = Compiler().plan(graph, capacity, detect_target())
-    check(Subject(graph, plan, "", placement_of("cpu", 2, 0, ALWAYS)))
+    check(Subject(graph, plan, "", SessionArguments(threads=2, seed=0, options=ALWAYS).placement()))
 
 
 def test_a_relu_that_rounding_flips_is_no_bug() -> None:

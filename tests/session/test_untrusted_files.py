@@ -271,7 +271,7 @@ def test_callbacks_that_cannot_go_on_change_nothing(run: Path) -> None:
     )
     before = session.state_dict()
     stored = replace(ws.load_checkpoint(run), callbacks={"EarlyStopping.0": {"wait": "x", "best": []}})
-    with pytest.raises(CheckpointError, match="a callback cannot go on from"):
+    with pytest.raises(CheckpointError, match="has a state that a callback cannot restore"):
         stored.restore(session, CallbackList([ws.EarlyStopping("loss")]))
     assert all(np.array_equal(before[n], a) for n, a in session.state_dict().items())
 

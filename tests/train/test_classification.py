@@ -366,12 +366,12 @@ REFUSED: dict[str, tuple[Any, tuple[int, ...], Callable[[int], Array], list[Any]
     "labels above the classes": ("hinge", (2,), classes(), [], InputError, r"labels go up to 2, which needs 3 classes"),
     "labels above the classes, axis 1": ("focal", (2, 5), classes(5), [], InputError, r"the model has 2 outputs"),
     "top k of yes or no": ("bce", (3,), yes(3), [M.TopKAccuracy(2)], ShapeError, r"For answers of yes or no use 'acc"),
-    "log loss of hinge": ("hinge", (3,), classes(), ["log_loss"], UsageError, r"the loss makes none of its scores"),
+    "log loss of hinge": ("hinge", (3,), classes(), ["log_loss"], UsageError, r"the scores of this loss are no logits"),
     "log loss of probabilities": (
         "bce", (1,), yes(), [BCE_OF_PROBABILITIES], OptionError, r"the loss takes the prediction for raw scores"
     ),
     "ranked hinge": ("hinge", (3,), classes(), ["roc_auc"], UsageError, r"RocAuc\(from_logits=False\)"),
-    "binary F1 of labels": ("bce", (3,), yes(3), [M.F1("binary")], OptionError, r"one question .*there are 3\. Choose"),
+    "binary F1 of labels": ("bce", (3,), yes(3), [M.F1("binary")], OptionError, "one binary label; there are 3"),
     "binary F1 of classes": ("cross_entropy", (3,), classes(), [M.F1("binary")], OptionError, r"there are 3\. Choose"),
     "exact classes": ("cross_entropy", (3,), classes(), [M.Accuracy(exact=True)], OptionError, r"leave it out for cla"),
     "a threshold for classes": (
@@ -424,7 +424,7 @@ def test_a_loss_inside_a_function_of_ones_own_tells_its_metrics() -> None:
 def test_probabilities_as_targets_have_no_order() -> None:
     y = np.random.default_rng(0).uniform(size=(ROWS, 1)).astype(np.float32)
     model = ws.nn.Linear(FEATURES, 1)
-    text = r"some targets are neither 0 nor 1, or no class\. Make them so, \(y > 0\.5\)"
+    text = r"needs binary targets, 0 and 1, or class indices; received others\. Convert them, \(y > 0\.5\)"
     with pytest.raises(InputError, match=text):
         model.evaluate(X, y, loss="bce", metrics=["accuracy", "roc_auc"], batch_size=BATCH)
     with pytest.raises(InputError, match=text):

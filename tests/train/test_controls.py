@@ -309,12 +309,12 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "nothing to cut": (
         {"limit_validation": 2},
         ws.errors.UsageError,
-        r"limit_validation=2 cuts validation data, and there is none: give validation=\(x, y\)",
+        r"limit_validation=2 limits validation data, and there is none: give validation=\(x, y\)",
     ),
     "nothing to measure": (
         {"validate_every_steps": 2},
         ws.errors.UsageError,
-        r"validate_every_steps=2 measures validation data, and there is none: give validation=",
+        r"validate_every_steps=2 evaluates validation data, and there is none: give validation=",
     ),
     "never reached": (
         {"validate_every_steps": 12, "validation": 0.1},
@@ -324,14 +324,14 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "every 0": (
         {"validate_every": 0},
         ws.errors.OptionError,
-        "validate_every=0: expected a whole number of at least 1",
+        "validate_every=0: expected an integer of at least 1",
     ),
     "two sizes": (
         {"overfit_batches": 1, "limit_batches": 1},
         ws.errors.UsageError,
-        "overfit_batches= says how much data there is; leave limit_batches and limit_validation out",
+        "overfit_batches= limits the data itself; leave limit_batches and limit_validation out",
     ),
-    "overfit": ({"overfit_batches": 0.5}, ws.errors.OptionError, "overfit_batches=0.5: expected a whole number of at"),
+    "overfit": ({"overfit_batches": 0.5}, ws.errors.OptionError, "overfit_batches=0.5: expected an integer of at"),
     "iterable": (
         {"data": Batches(4), "drop_last": True},
         ws.errors.UsageError,
@@ -342,7 +342,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ws.errors.OptionError,
         r"fast_dev_run='yes': expected True \(one batch\), a number",
     ),
-    "least": ({"min_epochs": -1}, ws.errors.OptionError, "min_epochs=-1: expected a whole number of at least 0"),
+    "least": ({"min_epochs": -1}, ws.errors.OptionError, "min_epochs=-1: expected an integer of at least 0"),
     "clip": ({"clip_value": 0.0}, ws.errors.OptionError, "clip_value=0.0: expected a number above 0, or None"),
 }
 

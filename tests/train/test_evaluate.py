@@ -79,7 +79,7 @@ def test_a_model_that_was_never_trained_and_its_session_is_kept() -> None:
         (lambda m: m.evaluate(X, Y + 1, loss="cross_entropy"), "labels go up to 2, .*the model has 2 outputs"),
         (lambda m: m.evaluate(X * np.nan, Y, loss="cross_entropy"), "'x' holds nan"),
         (lambda m: m.evaluate(X[:, :2], Y, loss="cross_entropy"), r"takes 3 features .*; received \(batch, 2\)"),
-        (lambda m: m.evaluate(X, Y, loss="cross_entropy", batch_size=0), "batch_size is a whole number of at least 1"),
+        (lambda m: m.evaluate(X, Y, loss="cross_entropy", batch_size=0), "batch_size is an integer of at least 1"),
         (lambda m: m.evaluate(X, Y, loss="cross_entropy", metrics=["acuracy"]), "no metric 'acuracy'"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_loss_that_cannot_be_cut_is_averaged_by_rows_and_said_once(caplog: pyt
     parts = np.split(model.predict(X).astype(np.float64), [16, 32])
     expected = sum(len(p) * ((p - p.mean(0)) ** 2).mean() for p in parts) / 40
     assert history["val_loss"][-1] == pytest.approx(expected, rel=1e-5)
-    said = [r.message for r in caplog.records if "mean of the losses of batches, by rows" in r.message]
+    said = [r.message for r in caplog.records if "mean of the losses of batches, weighted by rows" in r.message]
     assert len(said) == 1
     assert "`expand`" in said[0]
     assert "Build with a batch_size that holds all rows." in said[0]

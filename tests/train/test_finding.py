@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a schedule": (
         lambda: search(schedule=ws.schedules.cosine()),
         UsageError,
-        "find_lr sets the rate itself and keeps nothing of its run; leave schedule= out",
+        "find_lr sets the rate itself and stores nothing of its run; leave schedule= out",
     ),
     "backwards": (
         lambda: search(start=1.0, end=0.1),
@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "most": (
         lambda: ws.find_batch_size(linear(), most=0, **SPECS),
         OptionError,
-        "most is a whole number of at least 1; received 0",
+        "most is an integer of at least 1; received 0",
     ),
 }
 

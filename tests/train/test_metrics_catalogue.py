@@ -271,7 +271,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a constant": (
         lambda: fit(M.Function(lambda p, t: 0.5, name="half")),
         UsageError,
-        r"'half' gave 0\.5, no tensor: it is recorded once",
+        r"'half' returned 0\.5, which is no tensor",
     ),
     "a matrix of something else": (
         lambda: fit(M.Function(lambda p, t: p.sum(0), name="columns")),
@@ -291,20 +291,20 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "rows of a stream": (
         lambda: fit("spearman", data=Batches(X, numbers(ROWS))),
         OptionError,
-        r"spearman keeps every row of an epoch: say how many rows it has, capacity=len\(x\)",
+        r"spearman stores every row of an epoch, and its number of rows is not known: give it, capacity=len\(x\)",
     ),
     "too little room": (
         lambda: fit(M.Spearman(capacity=5)),
         InputError,
-        r"spearman has room for 5 rows and received 21\. Say more: capacity=21",
+        r"spearman has room for 5 rows and received 21\. Make it larger: capacity=21",
     ),
     "a description": (
         lambda: M.Metric.from_config(M.get(gap).to_config()),
         UsageError,
-        r"the metric 'gap' is a function, which no description holds; give the function itself",
+        r"the metric 'gap' is a function, which a description cannot store; give the function itself",
     ),
     "beta": (lambda: M.FBeta(beta=-1), OptionError, "beta is a number of at least 0; received -1"),
-    "bins": (lambda: M.ECE(bins=0), OptionError, "bins is a whole number of at least 1; received 0"),
+    "bins": (lambda: M.ECE(bins=0), OptionError, "bins is an integer of at least 1; received 0"),
     "weights": (
         lambda: M.CohenKappa(weights="cubic"),
         OptionError,

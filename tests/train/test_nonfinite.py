@@ -108,7 +108,7 @@ def test_skipping_leaves_such_steps_out_and_counts_them(caplog: pytest.LogCaptur
     assert history["skipped_steps"] == [1.0, 1.0]
     assert all(math.isfinite(v) for v in history["loss"])
     assert all(np.isfinite(v).all() for v in model.state_dict().values())
-    assert "epoch 1: 1 steps were left out" in caplog.text
+    assert "epoch 1: 1 steps were skipped" in caplog.text
 
 
 def negative_row() -> tuple[np.ndarray, ws.nn.Module]:
@@ -158,7 +158,9 @@ def test_an_input_is_named_with_its_row() -> None:
     x = X.copy()
     x[19, 1] = np.inf
     stream = [(x[i : i + 8], Y[i : i + 8]) for i in range(0, 40, 8)]
-    with pytest.raises(NonFiniteError, match=r"the input 'x' holds what is not finite, first in row 3 of the batch"):
+    with pytest.raises(
+        NonFiniteError, match=r"the input 'x' has values that are not finite, first in row 3 of the batch"
+    ):
         fit(data=stream)
 
 
@@ -174,7 +176,7 @@ def test_a_step_that_cannot_be_made_again_is_told_all_the_same() -> None:
     """The rates of the callback are not those of the steps that are made again; data may be gone."""
     model = mlp()
     rates = ws.callbacks.LearningRateScheduler(lambda step: 1e-3 if step < 6 else 1e30, unit="step")
-    with pytest.raises(NonFiniteError, match=r"The weights are put back to those before step \d of epoch \d") as caught:
+    with pytest.raises(NonFiniteError, match=r"The weights are restored to those before step \d of epoch \d") as caught:
         fit(model, optimizer=ws.SGD(lr=1e-3), epochs=4, callbacks=rates)
     assert "of epoch 1 (both counted from 0) is" in str(caught.value)
     assert all(np.isfinite(v).all() for v in model.state_dict().values())

@@ -179,8 +179,8 @@ def test_a_step_takes_data_of_every_kind() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "loss": ({"loss": "mse"}, "loss='mse': a @ws.step function says that itself: the first output that it returns"),
-    "optimizer": ({"optimizer": ws.Adam()}, r"optimizer=.*says that itself: ws.Adam\(\).update"),
+    "loss": ({"loss": "mse"}, "loss='mse': a @ws.step function defines that itself: the first output that it returns"),
+    "optimizer": ({"optimizer": ws.Adam()}, r"optimizer=.*defines that itself: ws.Adam\(\).update"),
     "accumulate": ({"accumulate": 2}, "accumulate=2: .* give a larger batch_size. Leave accumulate= out"),
     "clip": ({"clip_norm": 1.0}, r"grads, norm = ws.optim.clip_by_global_norm\(grads, 1.0\) there"),
     "norm": ({"gradient_norm": True}, "what it returns is logged"),
@@ -208,7 +208,7 @@ def test_what_a_step_says_itself_is_told(case: str) -> None:
 
 def test_a_module_needs_a_loss_and_a_graph_a_trainer() -> None:
     with pytest.raises(
-        ws.errors.UsageError, match=r"loss= is missing: what training makes smaller, e\.g\. loss='cross_en"
+        ws.errors.UsageError, match=r"loss= is missing: give what training minimises, e\.g\. loss='cross_en"
     ):
         ws.fit(ws.nn.Linear(3, 3), (X, KIND))
     with pytest.raises(ws.errors.UsageError, match=r"fit trains a ws.nn.Module or a @ws.step function; received Graph"):

@@ -150,7 +150,7 @@ def test_data_that_is_read_row_by_row_is_measured_batch_by_batch() -> None:
     weight = RNG.uniform(0.1, 2.0, 24).astype(np.float32)
     batches = [(X[:7], KIND[:7], weight[:7]), (X[7:], KIND[7:], weight[7:])]
     assert model.evaluate(batches, **asked) == pytest.approx(model.evaluate((X, KIND, weight), **asked), rel=1e-6)
-    with pytest.raises(ws.errors.InputError, match="the data is empty: it gave no batches"):
+    with pytest.raises(ws.errors.InputError, match="the data is empty: it has no batches"):
         model.evaluate(iter([]), **asked)
 
 
@@ -189,7 +189,7 @@ def test_a_session_can_be_closed() -> None:
         lambda: ws.Trainer(session).train(ws.DataLoader(X, KIND, 8), 1),
     ):
         with pytest.raises(
-            ws.errors.UsageError, match=r"this session is closed; build another one\. The model has its"
+            ws.errors.UsageError, match=r"this session is closed; build another one\. The model still works"
         ):
             use()
     session.close()

@@ -326,11 +326,13 @@ def test_a_plateau_watches_validation_or_what_it_is_told() -> None:
         )  # fmt: skip
         np.testing.assert_allclose(history["lr"], RATE * np.array(factors))
     assert S.ReduceOnPlateau(None, monitor="val_accuracy").way == "max"
-    with pytest.raises(ws.errors.UsageError, match=r"'temperature', of which it cannot tell .* Say mode='min'"):
+    with pytest.raises(ws.errors.UsageError, match=r"'temperature', whose name does not say .* Give mode='min'"):
         _ = S.ReduceOnPlateau(None, monitor="temperature").way
-    with pytest.raises(ws.errors.UsageError, match="ReduceOnPlateau watches 'lr', of which it cannot tell"):
+    with pytest.raises(ws.errors.UsageError, match="ReduceOnPlateau monitors 'lr', whose name does not say"):
         ws.fit(Falling(), (ONES, ONES), loss=mean, schedule=S.ReduceOnPlateau(None, monitor="lr"), **OPTIONS)
-    with pytest.raises(ws.errors.UnknownNameError, match="ReduceOnPlateau watches 'val_lose', which this run does not"):
+    with pytest.raises(
+        ws.errors.UnknownNameError, match="ReduceOnPlateau monitors 'val_lose', which this run does not"
+    ):
         ws.fit(
             Falling(), (ONES, ONES), validation=held, loss=mean, epochs=EPOCHS,
             schedule=S.ReduceOnPlateau(None, mode="min", monitor="val_lose"), **OPTIONS,
@@ -447,6 +449,6 @@ def test_a_callback_and_a_schedule_do_not_share_a_rate(monkeypatch: pytest.Monke
         )  # fmt: skip
     monkeypatch.setattr("wholestep.session.session.alive", ())
     with pytest.raises(
-        ws.errors.UsageError, match=r"this loop has not said which: ws.CallbackList\(\[...\], session=session\)"
+        ws.errors.UsageError, match=r"this loop has not given one: ws.CallbackList\(\[...\], session=session\)"
     ):
         ws.CallbackList([ws.callbacks.LearningRateScheduler(lambda epoch: 0.1)]).on_train_begin()

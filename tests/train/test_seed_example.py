@@ -188,14 +188,14 @@ def test_gradients_of_arrays_are_torchs_and_say_what_they_need() -> None:
     outputs = model(x)
     assert type(outputs + 1.0) is np.ndarray, "what NumPy makes of outputs is an array"
     for wrong, text in {
-        0.5: "takes a loss of ws.losses of what a model gave",
-        ws.losses.mse_loss(outputs + 1.0, y): "takes a loss of ws.losses of what a model gave",
+        0.5: "takes a loss of ws.losses of a model's outputs",
+        ws.losses.mse_loss(outputs + 1.0, y): "takes a loss of ws.losses of a model's outputs",
         ws.losses.mse_loss(other(x), y): "is of another model's outputs",
     }.items():
         with pytest.raises(ws.errors.UsageError, match=text):
             ws.compute_gradients(wrong, model)  # type: ignore[arg-type]
     dropping = ws.nn.Sequential(ws.nn.Linear(5, 2), ws.nn.Dropout(0.5))
-    with pytest.raises(ws.errors.UsageError, match="drops values or normalises by its batch while it trains"):
+    with pytest.raises(ws.errors.UsageError, match="uses dropout or batch statistics in training"):
         ws.compute_gradients(ws.losses.mse_loss(dropping(x), y), dropping)
 
 

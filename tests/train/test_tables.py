@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import wholestep as ws
 from wholestep.cli import app
-from wholestep.data.frame_data import as_framed
+from wholestep.data.tables.frame_data import as_framed
 from wholestep.errors import CheckpointError, InputError, OptionError, UnknownNameError, UsageError
 from wholestep.nn.layers.table_encoding import encoding_of
 from wholestep.train.fitting import trainer_for

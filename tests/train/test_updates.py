@@ -251,7 +251,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "a generator": (lambda: (b for b in listed(ROWS, False, Path())), {}, "a generator, which can be read once"),
     "a generator function": (lambda: lambda: iter(()), {}, "an iterable of batches; received function"),
     "drop_last of an iterable": (lambda: listed(ROWS, False, Path()), {"drop_last": True}, "decides its own batches"),
-    "no accumulate": (lambda: (X, Y), {"accumulate": 0}, "accumulate=0: expected a whole number of at least 1"),
+    "no accumulate": (lambda: (X, Y), {"accumulate": 0}, "accumulate=0: expected an integer of at least 1"),
     "rows of two lengths": (
         lambda: [(X[:4], Y[:4]), (X[:4, :2], Y[:4])],
         {"accumulate": 2},

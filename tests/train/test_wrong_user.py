@@ -110,7 +110,7 @@ FEATURES: dict[str, Case] = {
     "infinity": (lambda: fit(changed(X, 5, -np.inf)), InputError, r"'x' holds -inf at \[5, 0\]"),
     "NaN targets": (lambda: fit(y=changed(X[:, :2], 3, np.nan), loss="mse"), InputError, r"'labels' holds nan at \[3"),
     "empty": (lambda: fit(X[:0], Y[:0]), InputError, "the data set is empty: its arrays have 0 rows"),
-    "no batches": (lambda: ws.fit(linear(), [], loss="mse"), InputError, "the data is empty: it gave no batches"),
+    "no batches": (lambda: ws.fit(linear(), [], loss="mse"), InputError, "the data is empty: it has no batches"),
     "another width": (lambda: fit(X[:, :2]), ShapeError, r"takes 3 features on the last axis; received \(batch, 2\)"),
 }
 
@@ -148,7 +148,7 @@ NAMES: dict[str, Case] = {
     "inputs": (
         lambda: fit({"a": X, "c": X}, BOTH, TwoSided(), loss={"kind": "cross_entropy", "size": "mse"}),
         UsageError,
-        r"TwoSided\.forward takes a, b; the inputs are called a, c\. Name them alike",
+        r"TwoSided\.forward takes a, b; the inputs are called a, c\. Give both the same names",
     ),
     "one loss for two outputs": (
         lambda: fit({"a": X, "b": X}, BOTH, TwoSided(), loss="mse"),
@@ -169,12 +169,12 @@ NAMES: dict[str, Case] = {
     "monitor": (
         watched_by(ws.EarlyStopping("val_los"), validation=(X, Y)),
         KeyError,
-        "EarlyStopping watches 'val_los', which this run does not have. Did you mean 'val_loss'",
+        "EarlyStopping monitors 'val_los', which this run does not have. Did you mean 'val_loss'",
     ),
     "monitor of a checkpoint": (
         watched_by(ws.ModelCheckpoint("never", "val_acuracy"), validation=(X, Y)),
         KeyError,
-        "ModelCheckpoint watches 'val_acuracy', .*Did you mean 'val_accuracy'",
+        "ModelCheckpoint monitors 'val_acuracy', .*Did you mean 'val_accuracy'",
     ),
     "monitor without validation": (
         watched_by(ws.EarlyStopping("val_loss")),

@@ -207,10 +207,10 @@ def test_unknown_names_are_listed(session: ws.Session) -> None:
     ("arguments", "kind", "text"),
     [
         ({}, OptionError, "'batch' has no capacity.*batch_size=32"),
-        ({"batch_size": 0}, OptionError, "whole number of at least 1; received 0"),
+        ({"batch_size": 0}, OptionError, "integer of at least 1; received 0"),
         ({"batch_size": 4, "capacity": {"batch": 5}}, OptionError, "disagree"),
         ({"batch_size": 4, "capacity": {"time": 5}}, OptionError, "no symbolic dimension 'time'; it has: 'batch'"),
-        ({"batch_size": 4, "threads": 0}, OptionError, "threads=0: expected a whole number from 1"),
+        ({"batch_size": 4, "threads": 0}, OptionError, "threads=0: expected an integer from 1"),
         ({"batch_size": 4, "device": "gpu"}, OptionError, "device='gpu': expected one of 'cpu'"),
         ({"batch_size": 4, "seed": -1}, OptionError, "seed=-1"),
         ({"batch_size": 4, "optimizer": "adma"}, UnknownNameError, "there is no optimizer 'adma'. Did you mean"),

@@ -163,7 +163,7 @@ def test_what_the_command_line_sets_is_set_after_the_file(script: Path) -> None:
         ("epoch = 1", [], "run.toml, epoch: 'epoch' cannot be set: Experiment has no 'epoch'. Did you mean 'epochs'?"),
         ("[optimizer]\nlr = 'fast'", [], "run.toml, optimizer.lr: AdamW: lr must be a number; received 'fast'."),
         ("optimizer.rate = 1", [], "run.toml, optimizer.rate: 'optimizer.rate' cannot be set: AdamW has no 'rate'"),
-        ("epochs = -1", [], "run.toml, epochs: epochs=-1: expected a whole number, 0 or more"),
+        ("epochs = -1", [], "run.toml, epochs: epochs=-1: expected an integer, 0 or more"),
         ("precision = 'half'", [], "run.toml, precision: precision='half': expected one of"),
         ("epochs = 5", ["--epochs", "-1"], "error: epochs=-1: expected"),  # not the file's
         ("hidden = 'wide'", [], "run.toml says hidden = 'wide'"),
@@ -210,7 +210,7 @@ def test_the_controls_of_a_loop(script: Path) -> None:
     assert [(v.epoch, v.steps) for v in kept.history.validations] == [(0, 2), (1, 2), (2, 2)]
     code, text = run("train", str(script), "--set", "overfit_batches=1", "--set", "limit_batches=1", "--folder", "b")
     assert code == 1
-    assert "overfit_batches= says how much data there is" in text
+    assert "overfit_batches= limits the data itself" in text
 
 
 def test_a_fast_run_keeps_nothing_and_needs_no_folder(script: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_run_with_a_limit_of_memory(script: Path) -> None:
     assert "memory= allows 1,000" in text
     code, text = run("train", "small.py", "--memory", "much")
     assert code == 1
-    assert "memory='much': expected a number of bytes, a text such as '5.5GB' or '512 MiB', or a part" in text
+    assert "memory='much': expected a number of bytes, a text such as '5.5GB' or '512 MiB', or a fraction" in text
 
 
 def test_a_run_in_half_precision(script: Path) -> None:
@@ -302,7 +302,7 @@ def test_questions_that_a_run_cannot_answer(script: Path) -> None:
     Path("text.npy").write_text("no numbers")
     np.savez("two.npz", a=np.zeros(2), b=np.zeros(2))
     for arguments, expected in (
-        (["evaluate", "--best", "val_acuracy"], "knows the number 'val_acuracy'; they know: loss, accuracy, val_loss"),
+        (["evaluate", "--best", "val_acuracy"], "has the number 'val_acuracy'; they have: loss, accuracy, val_loss"),
         (["evaluate", "--best", "val_loss", "--mode", "up"], "mode is 'min' or 'max'; received 'up'"),
         (["predict", "absent.npy"], "absent.npy: No such file or directory"),
         (["predict", "text.npy"], "text.npy is not a whole .npy file of numbers: "),
@@ -357,7 +357,7 @@ def test_resuming_from_the_command_line(script: Path) -> None:
         (["plan", "show", "."], "there are no plans in ."),
         (["plan", "show", "nothing"], "there is nothing at nothing; expected a plan file, or the folder of a run"),
         (["train", "small.py", "--set", "optimizer.lr=fast"], "AdamW: lr must be a number; received 'fast'."),
-        (["train", "small.py", "--epochs", "-1"], "epochs=-1: expected a whole number, 0 or more"),
+        (["train", "small.py", "--epochs", "-1"], "epochs=-1: expected an integer, 0 or more"),
         (
             ["train", "small.py", "--folder", "small.py"],
             "cannot write to small.py: File exists. Name a folder that can",
@@ -365,7 +365,7 @@ def test_resuming_from_the_command_line(script: Path) -> None:
         (["train", "syntax.py"], "syntax.py failed:   File "),
         (["train", "failing.py"], 'failing.py", line 2, in build     return 1 / 0'),
         (["bench", "small.py", "--seconds", "-1"], "--seconds is above 0; received -1"),
-        (["trace", "small.py", "--steps", "0"], "steps is a whole number of at least 1; received 0"),
+        (["trace", "small.py", "--steps", "0"], "steps is an integer of at least 1; received 0"),
     ],
 )
 def test_mistakes_are_one_line(script: Path, arguments: list[str], expected: str) -> None:
@@ -493,7 +493,7 @@ def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_mnist_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from end_to_end.test_examples import digits_as_mnist
+    from tests.end_to_end.test_examples import digits_as_mnist
 
     example = Path(__file__).parents[2] / "examples" / "mnist.py"
     digits_as_mnist(tmp_path)

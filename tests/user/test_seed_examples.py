@@ -57,7 +57,7 @@ def test_a_second_optimizer_needs_a_loss() -> None:
     w = graph.parameter("w", (1,), init=0.0)
     ws.sgd_on_graph(graph, [w], [2.0 * (w - 3.0)])
     with pytest.raises(
-        UsageError, match=r"the graph has no outputs.*it updates w itself\. Leave optimizer= out, or say"
+        UsageError, match=r"the graph has no outputs.*it updates w itself\. Leave optimizer= out, or declare"
     ):
         ws.build_session(graph, optimizer=ws.Adam())
 

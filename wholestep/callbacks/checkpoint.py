@@ -1,4 +1,4 @@
-"""`ModelCheckpoint`: keeps a run in files, the best and the last of it."""
+"""`ModelCheckpoint`: writes checkpoints of a run, and keeps the best and the last ones."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ log = logging.getLogger("wholestep")
 
 
 class ModelCheckpoint(Callback):
-    """Writes checkpoints, from which `ws.fit(resume=...)` goes on to the same bits.
+    """Writes checkpoints, from which `ws.fit(resume=...)` continues to the same bits.
 
     Args:
         folder: of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.  `filepath=` is the
             same.
-        monitor: the number that tells which epoch is best.
+        monitor: the number that ranks epochs.
         mode: "min" where smaller is better, "max" where larger is; None goes by the metric, else by its name.
         best: how many of the best epochs to keep.
         last: how many of the newest to keep.  0 writes only where `monitor` has improved (or is among the `best`).
@@ -70,15 +70,15 @@ class ModelCheckpoint(Callback):
     ) -> None:
         for name, value, least in (("best", best, 0), ("last", last, 0), ("every", every, 1)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise OptionError(f"ModelCheckpoint: {name} is a whole number of at least {least}; received {value!r}.")
+                raise OptionError(f"ModelCheckpoint: {name} is an integer of at least {least}; received {value!r}.")
         if best == 0 and last == 0:
             raise OptionError("ModelCheckpoint: best=0 and last=0 keep nothing; one of them is at least 1.")
         if (place := folder if filepath is None else filepath) is None or None not in (folder, filepath):
             raise UsageError("ModelCheckpoint takes one place to write to: ModelCheckpoint('runs/digits').")
-        self._asks = mode is None  # the metric that it watches, what is better
+        self._mode_by_metric = mode is None
         if mode is None:
             mode = mode_of_name(monitor) or ("" if best else "min")
-        Best(mode)  # refuses another word
+        Best(mode)  # OptionError for any other text
         self.folder, self.monitor, self.mode = Path(place), canonical(monitor), mode
         self.best, self.last, self.every, self.seconds = best, last, every, seconds
         self.config = dict(config or {})
@@ -88,28 +88,28 @@ class ModelCheckpoint(Callback):
         self._lock: FolderLock | None = None
         self._run_failed = False
         self._writing: threading.Thread | None = None
-        self._together: ShardedWrite | None = None  # what workers write together and have not agreed on yet
-        self._values: list[float] = []  # of the best epochs, best first
-        self._superseded: list[StoredCheckpoint] = []  # of later steps than this run begins with
-        self._versions: Mapping[str, str] = {}  # and the rest of what was there when the run began
+        self._sharded: ShardedWrite | None = None  # a checkpoint of several workers that is not published yet
+        self._values: list[float] = []  # the monitored numbers of the best epochs, best first
+        self._superseded: list[StoredCheckpoint] = []  # of later steps than this run starts with
+        self._versions: Mapping[str, str] = {}  # the environment when the run started
         self._due = False
         self._since, self._written = 0, time.monotonic()
 
     # -- when ----------------------------------------------------------------------------------------------------
 
     def on_train_begin(self) -> None:
-        from wholestep.train.checkpoint.environment import surroundings
+        from wholestep.train.checkpoint.environment import run_environment
         from wholestep.train.checkpoint.folder import checkpoints_in, sweep
 
         session = self.session
         self.failure, self._run_failed = None, False
-        self._versions = surroundings(session)
+        self._versions = run_environment(session)
         self._written = time.monotonic()
-        if self.best and self.run is not None and self.run.names:  # a misspelt name is told before the first epoch
+        if self.best and self.run is not None and self.run.names:  # refuses a misspelt name before the first epoch
             read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))
-        if self._asks:
-            said = self.run.modes.get(self.monitor) if self.run is not None else None
-            self.mode = said or self.mode or mode_of("ModelCheckpoint", self.monitor)
+        if self._mode_by_metric:
+            mode = self.run.modes.get(self.monitor) if self.run is not None else None
+            self.mode = mode or self.mode or mode_of("ModelCheckpoint", self.monitor)
         if self.run is not None and not self.run.writes:
             return
         self.lock()
@@ -117,9 +117,9 @@ class ModelCheckpoint(Callback):
         self._superseded = [f for f in checkpoints_in(self.folder) if f.step > session.state.step]
 
     def lock(self, owner: object = None) -> None:
-        """Become the folder's only writer until training ends; all callbacks of a run do so together, by its `owner`.
+        """Lock the folder until training ends; all callbacks of a run share the lock, by its `owner`.
 
-        A folder that cannot be used, or that another run is writing to, is an error before the first step.
+        A folder that is not writable, or that another run has locked, is an error before the first step.
         """
         from wholestep.train.checkpoint.lock import FolderLock
 
@@ -141,7 +141,7 @@ class ModelCheckpoint(Callback):
             ) from error
 
     def unlock(self) -> None:
-        """Let other runs write to the folder."""
+        """Release the lock of the folder."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -153,8 +153,8 @@ class ModelCheckpoint(Callback):
         self._due = self._due or enough or late
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        known = self.run.names if self.run is not None else ()
-        measured = self.best and not not_measured(self.monitor, logs, known)
+        names = self.run.names if self.run is not None else ()
+        measured = self.best and not not_measured(self.monitor, logs, names)
         improved = measured and self._improves(read_monitor("ModelCheckpoint", self.monitor, logs))
         self._due = self._due or improved or self.last > 0
 
@@ -163,21 +163,21 @@ class ModelCheckpoint(Callback):
             self._due = self._improves(read_monitor("ModelCheckpoint", self.monitor, logs)) or self._due
 
     def _improves(self, value: float) -> bool:
-        """Is this among the best?  NaN never is."""
+        """Is the value among the best?  NaN never is."""
         if value != value:
             return False
         better = sorted([*self._values, value], reverse=self.mode == "max")
-        found = len(self._values) < self.best or better[self.best - 1] != self._values[-1]
+        improves = len(self._values) < self.best or better[self.best - 1] != self._values[-1]
         self._values = better[: self.best]
-        return found
+        return improves
 
     @property
     def due(self) -> bool:
-        """Is a checkpoint to be taken at the next safe point?"""
+        """Is a checkpoint due at the next safe point?"""
         return self._due or (self.run is not None and self.run.interrupted)
 
     def decide(self, due: bool) -> None:
-        """What the first of several workers has decided."""
+        """Set by the decision of rank 0."""
         self._due = due
 
     def on_safe_point(self) -> None:
@@ -185,7 +185,7 @@ class ModelCheckpoint(Callback):
             self.save()
 
     def on_exception(self, error: BaseException) -> None:
-        self._together = None  # workers do not agree on anything any more
+        self._sharded = None  # the workers are no longer synchronised
         self._run_failed = True
 
     def on_train_end(self) -> None:
@@ -193,9 +193,9 @@ class ModelCheckpoint(Callback):
         self.wait()
         self.unlock()
         if self.failure is not None and not self._run_failed:
-            raise self._last_is_missing(self.failure)
+            raise self._last_write_error(self.failure)
 
-    def _last_is_missing(self, failure: Exception) -> CheckpointError:
+    def _last_write_error(self, failure: Exception) -> CheckpointError:
         error = CheckpointError(
             f"training has finished, but its last checkpoint was not saved: {failure} The trained weights are in "
             "memory: write them elsewhere, model.save('trained.safetensors'); the history is this error's `history`."
@@ -206,9 +206,9 @@ class ModelCheckpoint(Callback):
     # -- what ----------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Take a checkpoint now; it is written while training goes on, after the one before it.
+        """Take a checkpoint now and write it in the background, after the one before it.
 
-        What workers have divided each of them writes by itself, and the checkpoint appears at a later safe point.
+        With several workers each writes its shards, and the checkpoint is published at a later safe point.
         """
         run = self.run
         assert run is not None, "training has begun"
@@ -221,14 +221,14 @@ class ModelCheckpoint(Callback):
             step = run.session.state.step
             place = meet(run.group, self.folder, step)
             if place is not None:
-                self._together = ShardedWrite(run.group, place, step, pieces, self._capture(without=pieces))
+                self._sharded = ShardedWrite(run.group, place, step, pieces, self._capture(without=pieces))
                 return
         taken = self._capture()
         if taken is not None:
             self._start(partial(self._write_alone, taken))
 
     def _capture(self, without: Container[str] = ()) -> Checkpoint | None:
-        """The run as it is now, in the one of several workers who writes."""
+        """The run at this moment, on rank 0; None on other ranks."""
         from wholestep.train.checkpoint import capture
         from wholestep.train.checkpoint.format import KEEPS_BEST
 
@@ -254,24 +254,24 @@ class ModelCheckpoint(Callback):
 
     @property
     def is_written(self) -> bool:
-        """Has this worker written its files of a checkpoint that waits for the others'?"""
-        return self._together is not None and self._together.is_written
+        """Has this worker written its files of a checkpoint that is not published yet?"""
+        return self._sharded is not None and self._sharded.is_written
 
     def settle(self) -> None:
-        """With all other workers: let the checkpoint appear that they have written together, if there is one."""
-        if self._together is None:
+        """Collective: publish the checkpoint that the workers have written, if there is one."""
+        if self._sharded is None:
             return
-        made, self._together = self._together, None
+        write, self._sharded = self._sharded, None
         try:
-            files = made.settle()
+            files = write.settle()
         except CheckpointError as error:
             self.failure = error
-            if made.taken is not None:
+            if write.taken is not None:
                 log.error("%s", error)
-                made.remove()
+                write.remove()
             return
-        if made.taken is not None:
-            self._start(partial(made.publish, files))
+        if write.taken is not None:
+            self._start(partial(write.publish, files))
 
     def _start(self, write: Callable[[], Path]) -> None:
         self.wait()
@@ -279,9 +279,9 @@ class ModelCheckpoint(Callback):
         self._writing.start()
 
     def wait(self) -> None:
-        """Return when everything that was taken is on the disk, or has failed to get there: see `failure`."""
-        if self._together is not None:
-            self._together.wait()
+        """Block until all checkpoints are on the disk or have failed: see `failure`."""
+        if self._sharded is not None:
+            self._sharded.wait()
         if self._writing is not None:
             self._writing.join()
             self._writing = None
@@ -295,10 +295,10 @@ class ModelCheckpoint(Callback):
         from wholestep.train.checkpoint.folder import rotate
 
         try:
-            self._set_aside()
+            self._move_superseded()
             self.last_path, self.failure = write(), None
             log.info("saved %s", self.last_path)
-        except Exception as error:  # on a thread of its own, an error that nobody logs is lost
+        except Exception as error:  # an error on a background thread is lost unless it is logged
             self.failure = error
             log.error("%s", error)
             return
@@ -307,14 +307,14 @@ class ModelCheckpoint(Callback):
         except Exception as error:
             log.error("older checkpoints in %s could not be removed: %s", self.folder, error)
 
-    def _set_aside(self) -> None:
-        """Before the first one is written: a kill in between leaves the one that the run began with as the newest."""
+    def _move_superseded(self) -> None:
+        """Before the first write: a kill in between leaves the checkpoint that the run started from as the newest."""
         from wholestep.train.checkpoint.folder import set_aside
         from wholestep.train.checkpoint.format import SUPERSEDED
 
         if self._superseded:
             names = ", ".join(f.path.name for f in self._superseded)
-            log.warning("%s are of later steps than this run began with; moved to %s", names, self.folder / SUPERSEDED)
+            log.warning("%s are of later steps than this run starts with; moved to %s", names, self.folder / SUPERSEDED)
             set_aside(self._superseded)
             self._superseded = []
 
@@ -327,8 +327,8 @@ class ModelCheckpoint(Callback):
         """The best checkpoint so far."""
         from wholestep.train.checkpoint.folder import checkpoints_in, rank_checkpoints
 
-        found = rank_checkpoints(checkpoints_in(self.folder), self.monitor, self.mode)
-        return found[0].path if found else None
+        ranked = rank_checkpoints(checkpoints_in(self.folder), self.monitor, self.mode)
+        return ranked[0].path if ranked else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"values": self._values}

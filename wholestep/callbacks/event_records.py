@@ -1,4 +1,4 @@
-"""TensorBoard's records: a protocol buffer, framed by its length and checksums."""
+"""TensorBoard's records: protocol buffers with length and checksums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ START = 1  # SessionLog.status
 
 
 def frame_record(event: bytes) -> bytes:
-    """A record as it stands in a file."""
+    """The bytes of a record in a file."""
     length = struct.pack("<Q", len(event))
     return length + _masked_crc(length) + event + _masked_crc(event)
 
@@ -101,7 +101,7 @@ _CRC32C = _crc_table()
 
 
 def _masked_crc(data: bytes) -> bytes:
-    """CRC-32C, rotated and shifted as the format asks."""
+    """The masked CRC-32C of the format."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC32C[(crc ^ byte) & 0xFF] ^ crc >> 8

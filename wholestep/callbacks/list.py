@@ -1,4 +1,4 @@
-"""Several callbacks as one, in our loops or in one's own."""
+"""`CallbackList`: several callbacks as one, in our loops or in user-defined ones."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OURS = __name__.partition(".")[0]  # the package
 
 
 class CallbackList:
-    """Calls several callbacks in order, in our loops or in one's own.
+    """Calls several callbacks in order, in our loops or in user-defined ones.
 
     Args:
-        session: what a loop of one's own trains, for `ModelCheckpoint` and whoever else looks at the model; without it
-            the only session of this process that trains.
+        session: the session that a user-defined loop trains, for `ModelCheckpoint` and other callbacks that need the
+            model; by default the only session of this process that trains.
 
     Example::
 
@@ -39,15 +39,15 @@ class CallbackList:
     """
 
     def __init__(self, callbacks: Iterable[Callback] | Callback = (), session: Session | None = None) -> None:
-        given: list[Any] = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-        for c in given:
+        items: list[Any] = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        for c in items:
             if not isinstance(c, Callback):
                 hint = " Make an instance: add ()." if isinstance(c, type) else ""
                 raise UsageError(f"callbacks are ws.Callback objects; received {c!r}.{hint}")
-        self.callbacks: list[Callback] = given
+        self.callbacks: list[Callback] = items
         self.failed: dict[str, BaseException] = {}
         self._session = session
-        self._run: Run | None = None  # in a loop of one's own
+        self._run: Run | None = None  # of a user-defined loop
 
     def __iter__(self) -> Iterator[Callback]:
         return iter(self.callbacks)
@@ -72,47 +72,47 @@ class CallbackList:
 
     @property
     def are_ours(self) -> bool:
-        """Is every one of them a class of the library, none written by somebody else?"""
+        """Are all of them classes of the library, none user-defined?"""
         return all(type(c).__module__.startswith(f"{OURS}.") for c in self.callbacks)
 
     def begin(self, run: Run) -> None:
-        """Hand the run to everyone, then say that training starts."""
+        """Set the run of all callbacks, then call `on_train_begin`."""
         for c in self.callbacks:
             c.run = run
         self.on_train_begin()
 
     @property
     def stopped_by(self) -> str:
-        """Why somebody wants training to end, in a loop of one's own; "" while nobody does."""
+        """In a user-defined loop: why a callback wants training to end; "" if none does."""
         return self._run.asked if self._run is not None else ""
 
     def on_train_begin(self) -> None:
-        """Training starts; in a loop of one's own the first other event says so too."""
-        own = [c for c in self.callbacks if c.run is None or c.run is self._run]
-        if own and self._run is None:
+        """Training starts; in a user-defined loop the first event of any kind starts it."""
+        waiting = [c for c in self.callbacks if c.run is None or c.run is self._run]
+        if waiting and self._run is None:
             from wholestep.train.history import TrainHistory
 
             self._run = Run(self._session or _only_trained(), 0, history=TrainHistory(), callbacks=self)  # type: ignore[arg-type]
-        for c in own:
+        for c in waiting:
             c.run = self._run
         self._each("on_train_begin")
 
     def on_train_end(self) -> None:
-        """Training is over: everyone hears of it, whoever fails; the first failure is raised then."""
+        """Training has ended: all callbacks are called, even if one fails; then the first failure is raised."""
         failures = self._all("on_train_end", raises=True)
         if failures:
             raise failures[0]
 
     def on_epoch_begin(self, epoch: int) -> None:
-        self._begin_own()
+        self._begin_run()
         self._each("on_epoch_begin", epoch)
 
     def epoch_numbers(self, epoch: int) -> Logs:
         """The numbers that callbacks add to the logs of an epoch."""
-        return {name: value for found in self._each("epoch_numbers", epoch) for name, value in found.items()}
+        return {name: value for numbers in self._each("epoch_numbers", epoch) for name, value in numbers.items()}
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        self._begin_own()
+        self._begin_run()
         run = self._run
         if run is not None:
             logs = {**logs, **self.epoch_numbers(epoch)}
@@ -124,12 +124,12 @@ class CallbackList:
         if run is not None:
             self._each("on_safe_point")
 
-    def _begin_own(self) -> None:
+    def _begin_run(self) -> None:
         if any(c.run is None for c in self.callbacks):
             self.on_train_begin()
 
     def on_step(self, metrics: StepMetrics) -> None:
-        self._begin_own()
+        self._begin_run()
         self._each("on_step", metrics)
 
     def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
@@ -145,11 +145,11 @@ class CallbackList:
         self._each("on_safe_point")
 
     def on_exception(self, error: BaseException) -> None:
-        """Training stopped by an error: everyone hears of it; what fails meanwhile is logged, this error counts."""
+        """Training stopped by an error: all callbacks are called, and their failures are only logged."""
         self._all("on_exception", error)
 
     def fail(self, run: Run, error: BaseException, *, save: bool) -> None:
-        """Training ends by an error: what is done is saved as when Ctrl-C is pressed, and everyone hears of it."""
+        """Training ends by an error: save as after Ctrl-C, then call `on_exception` and `on_train_end`."""
         run.interrupted = save
         if save:
             self._all("on_safe_point", of=[c for c in self.callbacks if c.saves])
@@ -157,11 +157,11 @@ class CallbackList:
         self._all("on_train_end")
 
     def _each(self, event: str, *arguments: Any) -> list[Any]:
-        """Tell everyone, in order; what they answer."""
-        answers = []
+        """Call an event of all callbacks in order; their results."""
+        results = []
         for c in list(self.callbacks):
             try:
-                answers.append(getattr(c, event)(*arguments))
+                results.append(getattr(c, event)(*arguments))
             except Exception as error:
                 if not c.tolerant or event == "on_train_begin":
                     raise
@@ -169,12 +169,12 @@ class CallbackList:
                 self.callbacks.remove(c)
                 self.failed[name] = error
                 log.error("the callback %s failed in %s and is left out from here on", name, event, exc_info=error)
-        return answers
+        return results
 
     def _all(
         self, event: str, *arguments: Any, of: Iterable[Callback] | None = None, raises: bool = False
     ) -> list[Exception]:
-        """Tell everyone (or those `of`), whoever fails; the failures, all logged unless the caller raises the first."""
+        """Call an event of all callbacks, or of `of`, even if some fail; all failures, logged unless one is raised."""
         failures: list[Exception] = []
         for c in list(self.callbacks if of is None else of):
             try:
@@ -187,11 +187,11 @@ class CallbackList:
 
     @property
     def saves(self) -> bool:
-        """Does any of them keep the run in files?"""
+        """Does any of them write checkpoints?"""
         return any(c.saves for c in self.callbacks)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of those that have one, by class and number: one more of another class changes no name."""
+        """The states by class and number, so that a further callback of another class changes no name."""
         return {name: s for name, c in self._callbacks_by_name() if (s := c.state_dict())}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:

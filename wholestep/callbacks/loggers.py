@@ -21,7 +21,7 @@ from wholestep.nn.layers.table_encoding import HEADER as ENCODING
 
 
 class CSVLogger(Callback):
-    """One header and one row per epoch.  A resumed run goes on behind what its checkpoint knew.
+    """One header and one row per epoch.  A resumed run continues after the rows of its checkpoint.
 
     Example: `ws.CSVLogger("runs/log.csv")`.
     """
@@ -42,7 +42,7 @@ class CSVLogger(Callback):
         with self.path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             if not self._columns:
-                expected = self.run.names if self.run is not None else ()  # what the first epoch may lack
+                expected = self.run.names if self.run is not None else ()  # numbers that the first epoch may not have
                 self._columns = list(dict.fromkeys(["epoch", *logs, *expected]))
                 writer.writerow(self._columns)
             row: dict[str, Any] = {"epoch": epoch, **logs}
@@ -61,7 +61,7 @@ def cell(value: Any) -> Any:
 
 
 class JSONLinesLogger(Callback):
-    """One JSON object per epoch, per validation inside one, and per step where `steps` is True; null is not finite.
+    """One JSON object per epoch, per validation inside one, and per step with `steps=True`; NaN and infinity are null.
 
     Example: `ws.JSONLinesLogger("log.jsonl")`.
     """
@@ -98,7 +98,7 @@ class JSONLinesLogger(Callback):
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null stands for them."""
+    """A value for JSON, which has neither NaN nor infinity: null."""
     if isinstance(value, Mapping):
         return {name: _finite(v) for name, v in value.items()}
     if isinstance(value, list):
@@ -110,11 +110,11 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _cut(path: Path, known: int) -> bool:
-    """Shorten a file to what was known of it, so that nothing stands in it twice; False where nothing is left."""
+def _cut(path: Path, size: int) -> bool:
+    """Truncate a file to the size in the checkpoint, so that no row is written twice; False if it is empty then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
-        left = min(known, file.tell())
+        left = min(size, file.tell())
         file.truncate(left)
     return left > 0
 
@@ -122,13 +122,12 @@ def _cut(path: Path, known: int) -> bool:
 class TensorBoardLogger(Callback):
     """Scalars for TensorBoard: losses of steps, numbers of epochs, each over the steps done so far.
 
-    Beside a `ws.WeightStatistics` its histograms as well.
+    With a `ws.WeightStatistics` in the same run its histograms as well.
 
-    What the run was started with (`fit`'s arguments, `optimizer.lr`) is among TensorBoard's hyper-parameters, where
-    runs are compared by them.
+    The configuration of the run (arguments of `fit`, `optimizer.lr`) is written as TensorBoard's hyper-parameters.
 
-    Each run writes a new file that begins with the step it goes on from: TensorBoard drops what earlier files of the
-    folder hold from that step on, so that a resumed run shows nothing twice.
+    Each run writes a new file that starts with the step of its resume: TensorBoard drops later steps of earlier files
+    in the folder, so that a resumed run shows nothing twice.
 
     Example: `ws.TensorBoardLogger("runs/tb")`.
     """
@@ -162,16 +161,16 @@ class TensorBoardLogger(Callback):
         self._write(event(self._count - 1, dict(_scalars("epoch", validated))))
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        at = self._count - 1 if self._count else epoch  # in a loop of one's own that tells of no steps
+        at = self._count - 1 if self._count else epoch  # in a user-defined loop without `on_step`
         self._write(event(at, dict(_scalars("epoch", logs)), self._histograms(epoch)))
         if self._file is not None:
             self._file.flush()
 
     def _histograms(self, epoch: int) -> dict[str, Histogram]:
-        """Those that other callbacks have made of this epoch."""
-        beside = self.run.callbacks if self.run is not None and self.run.callbacks is not None else ()
-        made = [c.histograms_of(epoch) for c in beside if isinstance(c, WeightStatistics)]
-        return {f"weights/{name}": h for each in made for name, h in each.items()}
+        """The histograms of this epoch that other callbacks have computed."""
+        callbacks = self.run.callbacks if self.run is not None and self.run.callbacks is not None else ()
+        histograms = [c.histograms_of(epoch) for c in callbacks if isinstance(c, WeightStatistics)]
+        return {f"weights/{name}": h for each in histograms for name, h in each.items()}
 
     def on_train_end(self) -> None:
         if self._file is not None:
@@ -199,7 +198,7 @@ def _scalars(tag: str, values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]
 
 
 def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | float | str]]:
-    """What a run was started with, by dotted names, lists as text; how a table is encoded is no setting."""
+    """The configuration of a run by dotted names, lists as text, without the encoding of tables."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _settings(value, f"{prefix}{name}.")

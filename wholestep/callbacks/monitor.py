@@ -1,4 +1,4 @@
-"""Numbers that a callback watches: reading them, and remembering the best."""
+"""Monitored numbers: reading them from logs, and tracking the best."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from wholestep.errors import UnknownNameError, UsageError
 from wholestep.schedules.monitor_modes import canonical
 
 
-def not_measured(monitor: str, logs: Mapping[str, Value], known: Sequence[str]) -> bool:
-    """Is it a number that this run has, and this epoch has not: one of the validation data, measured now and then?"""
+def not_measured(monitor: str, logs: Mapping[str, Value], names: Sequence[str]) -> bool:
+    """Is it a number of this run that this epoch lacks, as validation metrics with `validate_every=`?"""
     name = canonical(monitor)
-    return name not in logs and name in known
+    return name not in logs and name in names
 
 
 def read_monitor(kind: str, monitor: str, logs: Mapping[str, Value], known: Sequence[str] = ()) -> float:
-    """The number that a callback watches; a name that is not there is an error with suggestions."""
+    """The monitored number; UnknownNameError with suggestions for an unknown name."""
     name = canonical(monitor)
     if name in logs:
         value = logs[name]
         if isinstance(value, list):
             raise UsageError(
-                f"{kind} watches {monitor!r}, which is not one number but {len(value)} of them. Watch one number: a "
+                f"{kind} monitors {monitor!r}, which is not one number but {len(value)} of them. Monitor one number: a "
                 "metric with average='macro'."
             )
         return float(value)
@@ -34,13 +34,13 @@ def read_monitor(kind: str, monitor: str, logs: Mapping[str, Value], known: Sequ
     if name.startswith("val_") and not any(n.startswith("val_") for n in names):
         hint = " There is no validation data: pass validation=(x, y) or validation=0.1."
     raise UnknownNameError(
-        f"{kind} watches {monitor!r}, which this run does not have.{hint} It has: {', '.join(names)}."
+        f"{kind} monitors {monitor!r}, which this run does not have.{hint} It has: {', '.join(names)}."
     )
 
 
 @dataclass
 class Best:
-    """The best value seen of a number that is to fall ("min") or to rise ("max")."""
+    """The best value so far of a number whose minimum ("min") or maximum ("max") is best."""
 
     mode: str
     min_delta: float = 0.0
@@ -51,7 +51,7 @@ class Best:
             raise UsageError(f"mode is 'min' or 'max'; received {self.mode!r}.")
 
     def improves(self, value: float) -> bool:
-        """Is this the best so far?  It is then remembered.  NaN never is."""
+        """Is this the best value so far?  It is then stored.  NaN never is."""
         if value != value:
             return False
         improved = self.value is None or self.better(value, self.value)
@@ -60,5 +60,5 @@ class Best:
         return improved
 
     def better(self, value: float, than: float) -> bool:
-        """Is one value better than another by as much as counts?"""
+        """Is one value better than another by more than `min_delta`?"""
         return value < than - self.min_delta if self.mode == "min" else value > than + self.min_delta

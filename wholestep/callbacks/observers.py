@@ -1,4 +1,4 @@
-"""What looks at activations and gradients while a network trains."""
+"""Activations, gradients and kernel times while a network trains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Hears of the activations of every layer, at each step or, where it has a number `every`, at every so many."""
+    """Receives the activations of every layer, at each step or at every `every`-th step."""
 
     def on_activations(self, step: int, stats: Mapping[str, Stats]) -> None:
         """The statistics of each layer's output, before step `step` changes the weights."""
@@ -28,7 +28,7 @@ class ConsoleObserver:
 
     def __init__(self, every: int = 1, file: IO[str] | None = None) -> None:
         if not isinstance(every, int) or every < 1:
-            raise OptionError(f"ConsoleObserver: every is a whole number of at least 1; received {every!r}.")
+            raise OptionError(f"ConsoleObserver: every is an integer of at least 1; received {every!r}.")
         self.every, self.file = every, file
 
     def on_activations(self, step: int, stats: Mapping[str, Stats]) -> None:
@@ -39,7 +39,7 @@ class ConsoleObserver:
 
 
 class GradientStatistics(Callback):
-    """Prints the statistics of all gradients on a batch after every epoch, and keeps them in `history`.
+    """Prints the statistics of all gradients on a batch after every epoch, and stores them in `history`.
 
     Args:
         per: "parameter", or "layer": the gradients of a module's parameters together.
@@ -56,21 +56,21 @@ class GradientStatistics(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         from wholestep.session.inspect.statistics import stats_per_layer, table
 
-        found = self.session.gradient_stats(self.batch)
+        stats = self.session.gradient_stats(self.batch)
         if self.per == "layer":
-            found = stats_per_layer(found)
-        self.history.append(found)
+            stats = stats_per_layer(stats)
+        self.history.append(stats)
         if not self.quiet:
-            sys.stderr.write(table(f"gradients after epoch {epoch + 1}", list(found.values())) + "\n")
+            sys.stderr.write(table(f"gradients after epoch {epoch + 1}", list(stats.values())) + "\n")
 
 
 class Profiler(Callback):
-    """Times every kernel of a step once, after the first epoch: prints the table and keeps it in `profile`.
+    """Times every kernel of a step once, after the first epoch: prints the table and stores it in `profile`.
 
     Args:
         batch: the inputs of the step by name; the first rows of the run's own data when None.
         path: also write a trace for Chrome's and Perfetto's viewers here.
-        steps: how many to time.  Their effects are undone: training goes on as if nothing had been.
+        steps: how many to time.  Their effects on the state are undone.
 
     Example: `ws.Profiler(path="trace.json")`.
     """
@@ -83,7 +83,7 @@ class Profiler(Callback):
         quiet: bool = False,
     ) -> None:
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise OptionError(f"Profiler: steps is a whole number of at least 1; received {steps!r}.")
+            raise OptionError(f"Profiler: steps is an integer of at least 1; received {steps!r}.")
         self.batch, self.path, self.steps, self.quiet = batch, path, steps, quiet
         self.profile: Profile | None = None
 
@@ -103,5 +103,5 @@ class Profiler(Callback):
 
         loader = self.run.loader if self.run is not None else None
         if not isinstance(loader, DataLoader):
-            raise UsageError("Profiler: this data has no first rows to look at; give a batch: Profiler({'x': x[:64]}).")
+            raise UsageError("Profiler: a batch cannot be taken from this data; give one: Profiler({'x': x[:64]}).")
         return sample_of(loader).named()

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-REFRESH = 0.25  # seconds: a drawing takes half a millisecond, and nothing is trained meanwhile
-SHARE = 0.005  # of the time that reading metrics may take
+REFRESH = 0.25  # seconds between two redraws; one takes half a millisecond, during which no step runs
+SHARE = 0.005  # the fraction of time that reading metrics may take
 LINES = 30.0  # seconds between two lines of an epoch, where there is no terminal
 WIDTH = 30  # of the bar, in characters
 
 
 def numbers(logs: Logs) -> str:
-    """`loss 0.1234  accuracy 0.9876`; what is no single number, or of each parameter, is in the history."""
+    """`loss 0.1234  accuracy 0.9876`; without arrays and numbers of single parameters."""
     shown = {n: v for n, v in logs.items() if not isinstance(v, list) and not is_detail(n)}
     return "  ".join(f"{name} {short(name, value)}" for name, value in shown.items())
 
@@ -40,10 +40,10 @@ def duration(seconds: float) -> str:
 
 
 class Progress(Callback):
-    """Shows how training goes: time left, loss, metrics and learning rate, steps and samples a second, memory.
+    """Shows the progress of training: time left, loss, metrics and learning rate, steps and samples a second, memory.
 
-    In a terminal a bar moves, and one line per epoch stays; elsewhere each epoch prints one line, and a long one a line
-    every so many seconds.
+    In a terminal it draws a bar and keeps one line per epoch; elsewhere it prints one line per epoch, and in a long
+    epoch one every `seconds`.
 
     Args:
         bar: draw a bar; None does in a terminal.
@@ -81,7 +81,7 @@ class Progress(Callback):
 
     @property
     def _rows_done(self) -> int:
-        """Of this epoch, by this run and the one that it goes on from."""
+        """Rows of this epoch, including those before a resume."""
         at = self.run.position if self.run is not None else None
         return at.rows if at is not None and at.epoch == self._epoch else 0
 
@@ -102,7 +102,7 @@ class Progress(Callback):
         self._shown = now
 
     def _line(self, spent: float, loss: float) -> Text:
-        """One piece of text: a table of rich columns takes seven times as long, more than a small network's step."""
+        """One `Text`: a table of rich columns takes seven times as long, more than a step of a small network."""
         from rich.text import Text
 
         line = Text(self._name(self._epoch), no_wrap=True, overflow="ellipsis")
@@ -119,14 +119,14 @@ class Progress(Callback):
         return f"{self._steps}/{self._total}" if self._total else f"{self._steps}"
 
     def _running_line(self, spent: float, loss: float) -> str:
-        """What a line says while an epoch is under way; what matters most comes first, lines may be cut."""
+        """The text during an epoch; the most important parts are first, since lines may be truncated."""
         total = self._total
         left = f"{duration(spent * (total - self._steps) / max(self._steps, 1))} left" if total else ""
-        said = (left, f"loss {loss:.4f}", self._metrics_text(), *self._speeds(spent), self._memory)
-        return "  ".join(part for part in said if part)
+        parts = (left, f"loss {loss:.4f}", self._metrics_text(), *self._speeds(spent), self._memory)
+        return "  ".join(part for part in parts if part)
 
     def _metrics_text(self) -> str:
-        """Metrics and rates, read as often as costs nothing."""
+        """Metrics and rates, read so seldom that it takes `SHARE` of the time at most."""
         read, now = self.run.numbers if self.run is not None else None, time.monotonic()
         if read is not None and now >= self._next_numbers:
             self._numbers = numbers(read())
@@ -135,7 +135,7 @@ class Progress(Callback):
         return self._numbers
 
     def _speeds(self, spent: float) -> list[str]:
-        """`2,100 steps/s` and, where rows are known, `67,000 samples/s`."""
+        """`2,100 steps/s` and, if rows are known, `67,000 samples/s`."""
         counts = {"steps": self._steps, "samples": self._samples}
         return [f"{count / spent:,.0f} {what}/s" for what, count in counts.items() if count > 0 and spent > 0]
 
@@ -147,7 +147,7 @@ class Progress(Callback):
         self._keep(f"{self._name(epoch)}  {numbers(logs)}  ({', '.join([duration(spent), *self._speeds(spent)])})")
 
     def _keep(self, line: str) -> None:
-        """Write a line that stays."""
+        """Print a permanent line."""
         if self._live is not None:
             self._shown = time.monotonic()  # short epochs have their lines and no bar
             self._live.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -167,7 +167,7 @@ class Progress(Callback):
 
 
 def _make_live() -> Live:
-    """A line that is redrawn when it is told to: a thread that does so would take a core from the step."""
+    """A line without automatic refresh, whose thread would take a core from the step."""
     from rich.console import Console
     from rich.live import Live
 

@@ -1,4 +1,4 @@
-"""`LearningRateScheduler`: a learning rate that is set from outside the step, by any rule."""
+"""`LearningRateScheduler`: sets the learning rate from outside of the step, by any rule."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class LearningRateScheduler(Callback):
     """Sets the learning rate before every epoch (or step), by a function, a schedule, or a plateau.
 
     A schedule given to `ws.fit(schedule=...)` is part of the step and costs nothing; this one may be any Python
-    function, and with `unit="step"` steps are made one by one.
+    function, and with `unit="step"` every step is a call of its own.
 
     Args:
         schedule: `f(epoch)` or `f(epoch, lr)`, epochs counted from 0; a `ws.schedules.Schedule`; or one under torch's
             names, which also moves groups with an lr of their own.
         unit: "epoch" or "step"; None: the schedule's own, else "epoch".
-        monitor: what a plateau observes; "" is its own, else val_loss, or loss without validation.
+        monitor: the number that a plateau observes; "" is its own, else val_loss, or loss without validation.
 
     Example: `ws.callbacks.LearningRateScheduler(lambda epoch: 0.1 * 0.5 ** (epoch // 10))`.
     """
@@ -40,8 +40,8 @@ class LearningRateScheduler(Callback):
         self._of_groups = schedule.of_groups if isinstance(schedule, TorchSchedule) else {}
         if not callable(plain):
             raise UsageError(f"LearningRateScheduler takes a function of the epoch or a schedule; received {plain!r}.")
-        own = plain.unit if isinstance(plain, Schedule) and plain.unit != CALL else "epoch"
-        self.unit = own if unit is None else unit
+        default_unit = plain.unit if isinstance(plain, Schedule) and plain.unit != CALL else "epoch"
+        self.unit = default_unit if unit is None else unit
         if self.unit not in ("step", "epoch"):
             raise OptionError(f"LearningRateScheduler: unit={unit!r}: expected 'step' or 'epoch'.")
         self.schedule, self.monitor = plain, monitor
@@ -49,7 +49,7 @@ class LearningRateScheduler(Callback):
         self.every = 1 if self.unit == "step" else None
         self._base: float | None = None  # the rate before the first change
         self._count = 0  # steps
-        self._seen: dict[str, float] = {}  # of a plateau
+        self._seen: dict[str, float] = {}  # the history of a plateau
 
     def on_train_begin(self) -> None:
         live = self.session.optimizer
@@ -70,10 +70,10 @@ class LearningRateScheduler(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         if self._observes:
-            known = self.run.names if self.run is not None else ()
-            usual = "val_loss" if "val_loss" in (*known, *logs) else "loss"
+            names = self.run.names if self.run is not None else ()
+            usual = "val_loss" if "val_loss" in (*names, *logs) else "loss"
             watched = self.monitor or self.schedule.monitor or usual
-            if not not_measured(watched, logs, known):
+            if not not_measured(watched, logs, names):
                 value = read_monitor("LearningRateScheduler", watched, logs)
                 self._seen = self.schedule.observed(self._seen, value)
 
@@ -83,8 +83,8 @@ class LearningRateScheduler(Callback):
             live.lr = self._seen["lr"]
         elif isinstance(self.schedule, Schedule) or len(signature(self.schedule).parameters) == 1:
             live.lr = self.schedule(n)
-            for name, own in self._of_groups.items():
-                self.session.scalars[name] = own(n)
+            for name, schedule in self._of_groups.items():
+                self.session.scalars[name] = schedule(n)
         else:
             live.lr = self.schedule(n, float(live.lr))
 

@@ -1,4 +1,4 @@
-"""What a callback is told: numbers of steps and epochs, how far a run is, and the run itself."""
+"""The records that callbacks receive: steps, epochs, the position of a run, and the run itself."""
 
 from __future__ import annotations
 
@@ -19,8 +19,22 @@ NORM, UPDATE_RATIO = "norm/", "update_ratio/"  # before the names of parameters 
 
 
 def is_detail(name: str) -> bool:
-    """Is a number one of those that every parameter has?  They are too many for a line."""
+    """Is it a number of a single parameter?  They are too many for a line."""
     return name.startswith((NORM, UPDATE_RATIO))
+
+
+def is_count(value: Any) -> bool:
+    """Is a value from a file a number of steps, rows or epochs?"""
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def is_measure(value: Any) -> bool:
+    """Is it what logs hold: a number, or nested lists of numbers?"""
+    return is_number(value) or (type(value) is list and all(is_measure(v) for v in value))
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class EpochStats:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run is: the epoch, the steps of it that are done, and what its mean loss is made of so far."""
+    """The position of a run: the epoch, its steps that are done, and the sums of its mean loss."""
 
     epoch: int = 0
     step: int = 0
@@ -55,40 +69,40 @@ class Position:
 
 @dataclass
 class Run:
-    """What a callback may look at and ask for while training runs."""
+    """The run that a callback may read, and ask to stop."""
 
     session: Session
     epochs: int
     steps_per_epoch: int | None = None
     names: tuple[str, ...] = ()  # of the numbers that `logs` will hold
-    modes: Mapping[str, str] = field(default_factory=dict)  # of these: "min" or "max" is better, where a metric says it
+    modes: Mapping[str, str] = field(default_factory=dict)  # "min" or "max" for metrics with a direction
     epoch: int = 0
     step: int = 0  # in the epoch
-    schedules: str = ""  # what they count, for people
-    asked: str = ""  # why somebody in this process wants it to end
-    received: int = 0  # the signal that this process was sent
-    # What holds: alone that is what was asked; workers do what they have agreed on (`train/worker_sync.py`).
+    schedules: str = ""  # a description of them
+    asked: str = ""  # why a callback in this process wants it to end
+    received: int = 0  # the signal that this process received
+    # The decision: that of this process, or the one that all workers agree on (`train/worker_sync.py`).
     stopped_by: str = ""
-    interrupted: bool = False  # by a signal: whoever saves does so at the next safe point
-    signal: int = 0  # that a worker received
-    # What a checkpoint is made of, beside the session:
+    interrupted: bool = False  # by a signal: checkpoints are written at the next safe point
+    signal: int = 0  # the signal that a worker received
+    # The contents of a checkpoint apart from the session:
     position: Position = field(default_factory=Position)
-    began: Position = field(default_factory=Position)  # where this run took over
+    began: Position = field(default_factory=Position)  # where this run started
     logs: Mapping[str, Value] = field(default_factory=dict)  # of the last epoch
     history: TrainHistory | None = None
     callbacks: CallbackList | None = None
     loader: Any = None
-    config: Mapping[str, Any] = field(default_factory=dict)  # what the run was started with
+    config: Mapping[str, Any] = field(default_factory=dict)  # the configuration of the run
     numbers: Callable[[], Logs] | None = None  # reads metrics and rates of the epoch so far
 
     @property
     def group(self) -> RankGroup | None:
-        """The workers that make the steps together; None where this process is alone."""
+        """The ranks that run the steps together; None in a single process."""
         return self.session.group if self.session is not None else None
 
     @property
     def writes(self) -> bool:
-        """Does this process write the run's files?  Of several workers the first one does."""
+        """Does this process write the run's files?  Only rank 0 does."""
         return self.group is None or self.group.rank == 0
 
     def stop(self, reason: str) -> None:
@@ -98,7 +112,7 @@ class Run:
             self.stopped_by = self.asked
 
     def receive(self, signal: int, name: str) -> None:
-        """Stop because this process was sent a signal."""
+        """Stop because this process received a signal."""
         self.received = signal
         self.stop(f"{name} was received")
         if self.group is None:

@@ -19,13 +19,13 @@ class EarlyStopping(Callback):
 
     Args:
         monitor: a name in the logs, e.g. "val_loss" or "val_accuracy".
-        patience: epochs without improvement that are borne.  Where validation is measured inside epochs, or not in all
-            of them, its measurements are counted.
+        patience: epochs without improvement until training ends; with `validate_every=` or `validate_every_steps=`,
+            validations instead of epochs.
         mode: "min" where smaller is better, "max" where larger is; None goes by the metric, else by its name.
         min_delta: by how much a value must be better to count.
         restore_best: put the weights of the best epoch back at the end.
-        baseline: what the number has to be better than: an improvement below it is borne no longer than none.
-        divergence: end at once where the number is worse than this, or not finite.
+        baseline: values that are not better than it count as no improvement.
+        divergence: end at once if the number is worse than this, or not finite.
 
     Example: `ws.EarlyStopping("val_loss", patience=3)`.
     """
@@ -41,11 +41,11 @@ class EarlyStopping(Callback):
         divergence: float | None = None,
     ) -> None:
         if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
-            raise OptionError(f"EarlyStopping: patience is a whole number of at least 1; received {patience!r}.")
+            raise OptionError(f"EarlyStopping: patience is an integer of at least 1; received {patience!r}.")
         self.monitor, self.patience, self.restore_best = canonical(monitor), patience, restore_best
         self.best = Best(mode_of_name(monitor) or "" if mode is None else mode, min_delta)
         self.baseline, self.divergence = need_limit("baseline", baseline), need_limit("divergence", divergence)
-        self._asks = mode is None  # the metric that it watches, what is better
+        self._mode_by_metric = mode is None
         self.wait, self.stopped_epoch, self.best_epoch = 0, None, None
         self._weights: dict[str, Any] = {}
 
@@ -59,7 +59,7 @@ class EarlyStopping(Callback):
     def on_train_begin(self) -> None:
         if self.run is not None and self.monitor in self.run.names:
             self._need_mode()
-        if self.run is not None and self._asks:
+        if self.run is not None and self._mode_by_metric:
             self.best.mode = self.run.modes.get(self.monitor, self.mode)
         if self.wait >= self.patience:  # a resumed run that was over
             self._stop()
@@ -73,9 +73,9 @@ class EarlyStopping(Callback):
             self.run.stop(f"{self.monitor} has not improved for {self.patience} epochs")
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        known = self.run.names if self.run else ()
-        if not not_measured(self.monitor, logs, known):
-            self._judge(epoch, read_monitor("EarlyStopping", self.monitor, logs, known))
+        names = self.run.names if self.run else ()
+        if not not_measured(self.monitor, logs, names):
+            self._judge(epoch, read_monitor("EarlyStopping", self.monitor, logs, names))
 
     def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
         if self.monitor.startswith("val_"):
@@ -99,14 +99,14 @@ class EarlyStopping(Callback):
             self._stop()
 
     def _is_divergent(self, value: float) -> bool:
-        """Worse than what is borne at all; NaN is."""
+        """Is the value worse than `divergence`, or not finite?"""
         return self.divergence is not None and not (
             math.isfinite(value) and (value <= self.divergence if self.mode == "min" else value >= self.divergence)
         )
 
     def on_train_end(self) -> None:
         for name in self._weights:
-            if name in self.session.state:  # not what a resumed run has not evaluated yet
+            if name in self.session.state:  # without states of an `evaluate` that a resumed run has not compiled yet
                 self.session.state.set(name, self._weights[name])
         self._weights = {}
 
@@ -125,7 +125,7 @@ class EarlyStopping(Callback):
 
 
 def need_limit(name: str, value: object) -> float | None:
-    """A number that another one is held against, or None."""
+    """OptionError unless it is a finite number or None."""
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)):
         return value
     raise OptionError(f"EarlyStopping: {name} is a number, or None; received {value!r}.")
@@ -152,7 +152,7 @@ class StepBudget(Callback):
 
     def __init__(self, steps: int) -> None:
         if not isinstance(steps, int) or steps < 1:
-            raise OptionError(f"StepBudget: steps is a whole number of at least 1; received {steps!r}.")
+            raise OptionError(f"StepBudget: steps is an integer of at least 1; received {steps!r}.")
         self.steps, self.done = steps, 0
         self.every = 1  # exact: no slice goes past the end
 

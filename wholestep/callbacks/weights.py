@@ -1,4 +1,4 @@
-"""What becomes of the weights while a network trains: norms, update ratios and histograms, epoch by epoch."""
+"""Statistics of the weights during training: norms, update ratios and histograms per epoch."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Histogram:
 class WeightStatistics(Callback):
     """Measures the weights after epochs: `norm/<name>` and `update_ratio/<name>` in the history and in every log.
 
-    The update ratio is |w - w before| / |w before| since the last time, at first since the run began; NaN where the
-    weights were 0.  Next to 0 the learning rate is too small, or no gradient arrives.  `histograms[name]` has one
-    of each time, which `ws.TensorBoardLogger` shows too.
+    The update ratio is |w - w before| / |w before| since the last time, at first since the run began; NaN if the
+    weights were 0.  A ratio near 0 means a learning rate that is too small, or no gradient.  `histograms[name]` has
+    one of each time, which `ws.TensorBoardLogger` shows too.
 
     Args:
-        per: "parameter", or "layer": the parameters of a module together.  Those outside any layer are "model".
+        per: "parameter", or "layer": the parameters of a module together; those outside of layers are "model".
         every: after every so many epochs.
         bins: of a histogram.
 
@@ -57,7 +57,7 @@ class WeightStatistics(Callback):
 
         for name, value in (("every", every), ("bins", bins)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"WeightStatistics: {name} is a whole number of at least 1; received {value!r}.")
+                raise OptionError(f"WeightStatistics: {name} is an integer of at least 1; received {value!r}.")
         self.per, self.epochs, self.bins = need_grouping("WeightStatistics", per), every, bins
         self.histograms: dict[str, list[Histogram]] = {}
         self._before: dict[str, AnyArray] = {}  # the parameters when they were last measured
@@ -76,7 +76,7 @@ class WeightStatistics(Callback):
         return {name: self.session.get(name) for name in self.session.parameter_names}
 
     def _groups(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """The elements of each parameter or layer, one after the other."""
+        """The elements of each parameter or layer as one array."""
         from wholestep.session.inspect.statistics import layers_of
 
         members = {name: [name] for name in arrays} if self.per == "parameter" else layers_of(arrays)
@@ -89,28 +89,28 @@ class WeightStatistics(Callback):
         if (epoch + 1) % self.epochs:
             return {}
         arrays = self._parameters()
-        now, before, found = self._groups(arrays), self._groups(self._before), Logs()
+        now, before, numbers = self._groups(arrays), self._groups(self._before), Logs()
         for name, values in now.items():
             length = _norm(before[name])
-            found[NORM + name] = _norm(values)
-            found[UPDATE_RATIO + name] = _norm(values - before[name]) / length if length else math.nan
+            numbers[NORM + name] = _norm(values)
+            numbers[UPDATE_RATIO + name] = _norm(values - before[name]) / length if length else math.nan
             self.histograms.setdefault(name, []).append(Histogram.of(epoch, values, self.bins))
         self._before = arrays
-        return found
+        return numbers
 
     def histograms_of(self, epoch: int) -> dict[str, Histogram]:
-        """Those that were made after an epoch, by name."""
-        return {name: h for name, kept in self.histograms.items() for h in kept if h.epoch == epoch}
+        """The histograms of an epoch, by name."""
+        return {name: h for name, histograms in self.histograms.items() for h in histograms if h.epoch == epoch}
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {name: _stack_histograms(each) for name, each in self.histograms.items()}
-        return {"per": self.per, "bins": self.bins, "before": self._before, "histograms": kept}
+        histograms = {name: _stack_histograms(each) for name, each in self.histograms.items()}
+        return {"per": self.per, "bins": self.bins, "before": self._before, "histograms": histograms}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if (state["per"], state["bins"]) != (self.per, self.bins):
             raise OptionError(
                 f"WeightStatistics: the run was begun with per={state['per']!r}, bins={state['bins']}; received "
-                f"per={self.per!r}, bins={self.bins}. Give it the same to go on."
+                f"per={self.per!r}, bins={self.bins}. Give it the same to resume."
             )
         self._before, self._resumed = dict(state["before"]), True
         self.histograms = {name: _unstack_histograms(each) for name, each in state["histograms"].items()}
@@ -121,13 +121,13 @@ def _norm(values: AnyArray) -> float:
         return float(np.sqrt((values**2).sum()))
 
 
-def _stack_histograms(kept: list[Histogram]) -> dict[str, Any]:
-    """Histograms as a checkpoint holds them: a few arrays, however many epochs there were."""
+def _stack_histograms(histograms: list[Histogram]) -> dict[str, Any]:
+    """Histograms as a few arrays, for a checkpoint."""
     return {
-        "epochs": [h.epoch for h in kept],
-        "counts": np.stack([h.counts for h in kept]),
-        "edges": np.stack([h.edges for h in kept]),
-        "sums": np.array([(h.sum, h.sum_of_squares) for h in kept]),
+        "epochs": [h.epoch for h in histograms],
+        "counts": np.stack([h.counts for h in histograms]),
+        "edges": np.stack([h.edges for h in histograms]),
+        "sums": np.array([(h.sum, h.sum_of_squares) for h in histograms]),
     }
 
 

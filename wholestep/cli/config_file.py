@@ -54,13 +54,13 @@ def name_setting_in_errors(path: Path | None, name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def name_script_settings_in_errors(path: Path | None, said: Mapping[str, Any]) -> Iterator[None]:
+def name_script_settings_in_errors(path: Path | None, settings: Mapping[str, Any]) -> Iterator[None]:
     """Append the file's settings to errors of a script's build(): only build() knows which of them is wrong."""
     try:
         yield
     except WholestepError as error:
-        if said:
-            listed = ", ".join(f"{name} = {value!r}" for name, value in said.items())
+        if settings:
+            listed = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
             error.args = (f"{error}\n{path} says {listed}",)
         raise
 
@@ -71,7 +71,7 @@ def name_run_settings_in_errors(path: Path | None, names: Iterable[str]) -> Iter
     try:
         yield
     except WholestepError as error:
-        told = next((name for name in names if str(error).startswith(f"{name}=")), None)
-        if told is not None:
-            error.args = (f"{path}, {told}: {error}",)
+        name_in_error = next((name for name in names if str(error).startswith(f"{name}=")), None)
+        if name_in_error is not None:
+            error.args = (f"{path}, {name_in_error}: {error}",)
         raise

@@ -1,4 +1,4 @@
-"""`wholestep doctor`: what is installed, and does it work?"""
+"""`wholestep doctor`: versions, devices, compiler, cache, and a self-test."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def doctor(
         asked.append(("workers", partial(_workers, workers, hosts)))
     for name, probe in asked:
         try:
-            found = probe()
+            text = probe()
         except (WholestepError, OSError) as error:
-            found, failed = f"FAILED: {error}", True
-        print(f"{name:<12}{found}")
+            text, failed = f"FAILED: {error}", True
+        print(f"{name:<12}{text}")
     if failed:
         raise typer.Exit(1)
 
 
 def rows() -> list[tuple[str, Callable[[], str]]]:
-    """What is looked at, in order."""
+    """The checks in order."""
     return [
         ("wholestep", _own_version),
         ("python", lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
@@ -65,13 +65,13 @@ def _own_version() -> str:
 
 
 def _others() -> str:
-    found = []
+    versions = []
     for name in OTHERS:
         try:
-            found.append(f"{name} {metadata.version(name)}")
+            versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            found.append(f"{name} is missing")
-    return ", ".join(found)
+            versions.append(f"{name} is missing")
+    return ", ".join(versions)
 
 
 def _cores() -> int:
@@ -105,8 +105,8 @@ def _compiler() -> str:
     from wholestep.options import CompileOptions
 
     command = find_compiler(CompileOptions().compiler_command).command
-    said = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
-    return f"{' '.join(command)}: {said.partition(chr(10))[0] or 'it does not tell its version'}"
+    output = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+    return f"{' '.join(command)}: {output.partition(chr(10))[0] or 'it does not tell its version'}"
 
 
 def _gpu() -> str:
@@ -116,10 +116,10 @@ def _gpu() -> str:
     from wholestep.compiler.backends.cuda.target import target_of
 
     try:
-        found = [gpu(number) for number in range(gpu_count())]
+        gpus = [gpu(number) for number in range(gpu_count())]
     except OptionError as error:
         return f"none can be used: {error}"
-    named = ", ".join(f"cuda:{g.number} {g.name} ({target_of(g.capability).name}, {g.bytes >> 30} GiB)" for g in found)
+    named = ", ".join(f"cuda:{g.number} {g.name} ({target_of(g.capability).name}, {g.bytes >> 30} GiB)" for g in gpus)
     return "; ".join([named, *library_versions(), f"two steps: {_two_steps('cuda')}"])
 
 
@@ -134,18 +134,18 @@ def _cache() -> str:
 
 
 def _workers(count: int, hosts: str | None) -> str:
-    """What the processes said; their errors stand above."""
+    """The report of the processes; their errors are printed before."""
     from wholestep.distributed.launch.launcher import Job, parse_hosts, run_job
 
-    said: list[str] = []
+    messages: list[str] = []
     command = (sys.executable, "-m", "wholestep.distributed.probe")
     with tempfile.TemporaryFile("w+") as output:
-        code = run_job(Job(count, command, parse_hosts(hosts), output=output), said.append)
+        code = run_job(Job(count, command, parse_hosts(hosts), output=output), messages.append)
         output.seek(0)
-        found = output.read().strip()
-    if code or not found:
-        raise WholestepError("; ".join(said) or f"{count} processes ended with exit code {code}")
-    return found
+        report = output.read().strip()
+    if code or not report:
+        raise WholestepError("; ".join(messages) or f"{count} processes ended with exit code {code}")
+    return report
 
 
 def _self_test() -> str:

@@ -48,19 +48,19 @@ def start(command: tuple[str, ...], count: int, hosts: str | None, restarts: int
 
 
 def is_first() -> bool:
-    """Is this the process that speaks and writes for all?"""
-    found = read_launch()
-    return found is None or found.rank == 0
+    """Is this the only process, or rank 0?"""
+    launch_info = read_launch()
+    return launch_info is None or launch_info.rank == 0
 
 
 def is_started_again() -> bool:
-    """Was this job started before?  It goes on with what it has kept."""
-    found = read_launch()
-    return found is not None and found.attempt > 0
+    """Is this a restart of the job?  It resumes from its checkpoints."""
+    launch_info = read_launch()
+    return launch_info is not None and launch_info.attempt > 0
 
 
 def say(what: object) -> None:
-    """Print, once for all processes."""
+    """Print on rank 0."""
     if is_first():
         print(what, flush=True)
 

@@ -14,7 +14,7 @@ from wholestep.errors import PlanError, UsageError
 if TYPE_CHECKING:
     from wholestep.compiler.plan.model.kernel import Plan
 
-app = typer.Typer(help="Look into plans.", no_args_is_help=True)
+app = typer.Typer(help="Inspect plans.", no_args_is_help=True)
 
 Where = Annotated[Path, typer.Argument(help="A plan file, or the folder of a run.")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,14 +54,14 @@ def train(
     hosts: Hosts = None,
     restarts: Restarts = 0,
 ) -> None:
-    """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
+    """Train what a script describes, with checkpoints; or resume a run."""
     if workers is not None and read_launch() is None:
         place = resume or folder or (Path("runs") / script.stem if script is not None else Path("runs"))
         _start_workers(Workers(workers, engine, model=model, checkpoint=place, restarts=restarts), hosts)
         return
     if model > 1 and read_launch() is None:
         raise UsageError(f"--model {model} is among workers, and there are none: give --workers {2 * model}, too.")
-    own = {"workers": Workers(model=model)} if model > 1 else {}
+    overrides = {"workers": Workers(model=model)} if model > 1 else {}
     settings = parse_settings(set or [], device if resume is None else None, precision, memory)
     if resume is not None:
         if script is not None or settings or config is not None:
@@ -68,7 +69,7 @@ def train(
                 "a resumed run goes on with its own script and settings; leave them out, or start another run with "
                 "--folder. Only --epochs and --device may change."
             )
-        _resume(trusted, resume, epochs, device, exact, progress, own)
+        _resume(trusted, resume, epochs, device, exact, progress, overrides)
         return
     if script is None:
         raise UsageError(
@@ -76,11 +77,14 @@ def train(
         )
     if epochs is not None:
         settings["epochs"] = epochs
-    said = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
-    settings = {**said, **settings}  # in this order: what is set later may be a field of what was set before
-    target, experiment = folder or Path("runs") / script.stem, experiment_of(script, settings, config, said).having(own)
-    with name_run_settings_in_errors(config, said):
-        _start(experiment, script, settings, target, folds, exact, progress)
+    from_file = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
+    settings = {**from_file, **settings}  # in this order: what is set later may be a field of what was set before
+    target, experiment = (
+        folder or Path("runs") / script.stem,
+        experiment_of(script, settings, config, from_file).having(overrides),
+    )
+    with name_run_settings_in_errors(config, from_file):
+        _start(RunRequest(experiment, script, settings, target, exact, progress), folds)
 
 
 def _start_workers(asked: Workers, hosts: str | None) -> None:
@@ -94,27 +98,34 @@ def _start_workers(asked: Workers, hosts: str | None) -> None:
         start((sys.executable, "-m", "wholestep.cli", *sys.argv[1:]), asked.count, hosts, asked.restarts)
 
 
-def _start(
-    experiment: Experiment,
-    script: Path,
-    settings: dict[str, Any],
-    target: Path,
-    folds: int | None,
-    exact: bool,
-    progress: bool,
-) -> None:
+@dataclass(frozen=True)
+class RunRequest:
+    """A run as the command line describes it; `resume` is the run or checkpoint to continue from."""
+
+    experiment: Experiment
+    script: Path
+    settings: dict[str, Any]
+    folder: Path
+    exact: bool
+    progress: bool
+    resume: Path | None = None
+
+
+def _start(run: RunRequest, folds: int | None) -> None:
     """Start a new run: train in full, by cross-validation, or for a few batches as a smoke test."""
+    experiment, progress = run.experiment, run.progress
     if experiment.fast_dev_run is not False:
         say(f"{experiment.fit(progress=progress)}\neverything runs; nothing was kept")
         return
     if not is_started_again():
-        _refuse_used(target)
+        _refuse_used(run.folder)
     if folds is not None:
         from wholestep.train.tuning.cross_validation import train_folds
 
-        say(train_folds(experiment.having({"checkpoint": target, "progress": progress, "validation": None}), folds))
+        changes = {"checkpoint": run.folder, "progress": progress, "validation": None}
+        say(train_folds(experiment.having(changes), folds))
         return
-    _fit(experiment, script, settings, target, None, exact, progress)
+    _fit(run)
 
 
 def _resume(
@@ -124,7 +135,7 @@ def _resume(
     device: str | None,
     exact: bool,
     progress: bool,
-    own: dict[str, Any],
+    overrides: dict[str, Any],
 ) -> None:
     from wholestep.cli.trust import script_of_run
     from wholestep.train import load_checkpoint
@@ -140,8 +151,8 @@ def _resume(
     if stored.position.epoch >= asked:
         say(f"all {asked} epochs are done; to go on give more: --resume {run} --epochs {2 * asked}")
     target = run.parent if is_checkpoint(run) else run
-    experiment = experiment_of(own_script, own_settings).having(own)
-    _fit(experiment, own_script, own_settings, target, run, exact, progress)
+    experiment = experiment_of(own_script, own_settings).having(overrides)
+    _fit(RunRequest(experiment, own_script, own_settings, target, exact, progress, resume=run))
 
 
 def _refuse_used(folder: Path) -> None:
@@ -154,34 +165,29 @@ def _refuse_used(folder: Path) -> None:
         )
 
 
-def _fit(
-    experiment: Experiment,
-    script: Path,
-    settings: dict[str, Any],
-    folder: Path,
-    resume: Path | None,
-    exact: bool,
-    progress: bool,
-) -> None:
+def _fit(run: RunRequest) -> None:
     from wholestep.cli.trust import note_start
     from wholestep.train.checkpoint.folder import checkpoints_in
 
-    config = {"script": str(script.resolve()), "settings": settings}
+    folder, script = run.folder, run.script.resolve()
+    config = {"script": str(script), "settings": run.settings}
     if is_first():
-        note_start(folder, script.resolve(), settings)
+        note_start(folder, script, run.settings)
     try:
-        history = experiment.fit(checkpoint=folder, resume=resume, exact=exact, progress=progress, config=config)
+        history = run.experiment.fit(
+            checkpoint=folder, resume=run.resume, exact=run.exact, progress=run.progress, config=config
+        )
     except TrainingInterrupted:
-        kept = checkpoints_in(folder)
-        say(f"saved; go on with: wholestep train --resume {folder}" if kept else "nothing could be saved")
+        stored = checkpoints_in(folder)
+        say(f"saved; go on with: wholestep train --resume {folder}" if stored else "nothing could be saved")
         raise
     except CheckpointError as error:
         if error.history is not None:
             say(error.history)
         raise
     say(history)
-    if kept := checkpoints_in(folder):
-        say(f"checkpoints: {folder}, the newest {kept[-1].path.name}")
+    if stored := checkpoints_in(folder):
+        say(f"checkpoints: {folder}, the newest {stored[-1].path.name}")
 
 
 @report_errors
@@ -206,9 +212,9 @@ def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = No
         held, name = table_of(test), "test"
     if held is None:
         raise UsageError("the experiment has neither test nor validation data; give ws.Experiment(test=(x, y)).")
-    found = trainer.session.evaluate_all(trainer.feed.named_table(held))
+    results = trainer.session.evaluate_all(trainer.feed.named_table(held))
     print(f"{path} on {len(held)} rows of {name} data")
-    for each, value in found.items():
+    for each, value in results.items():
         print(f"  {each:<16}{value:.6g}" if isinstance(value, float) else f"  {each}\n{value}")
 
 
@@ -231,14 +237,13 @@ def predict(
     """Write a model's outputs for the rows of a file."""
     import numpy as np
 
-    from wholestep.data.csv_frame import read_frame
-    from wholestep.data.sources import load_npy
+    from wholestep.data.files import load_npy, read_frame
     from wholestep.nn.module.module import Module
 
     experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
     if not isinstance(experiment.model, Module):
         raise UsageError("this run is of a @ws.step function; predict with a module of it: module.predict(x).")
     rows = read_frame(inputs, header=header) if inputs.suffix.lower() == ".csv" else load_npy(inputs)
-    found = np.asarray(experiment.model.predict(rows, device=experiment.device))
-    np.save(output, found, allow_pickle=False)
-    print(f"{path}: {output} holds {' x '.join(map(str, found.shape))} numbers")
+    outputs = np.asarray(experiment.model.predict(rows, device=experiment.device))
+    np.save(output, outputs, allow_pickle=False)
+    print(f"{path}: {output} holds {' x '.join(map(str, outputs.shape))} numbers")

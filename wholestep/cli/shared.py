@@ -1,4 +1,4 @@
-"""What the commands share: scripts and their settings, runs, and errors without tracebacks."""
+"""Helpers of the commands: scripts and their settings, runs, and errors without tracebacks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Print a `WholestepError` or `OSError` as one line and exit with code 1; other exceptions keep their traceback."""
 
     @functools.wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
         except WholestepError as error:
@@ -55,7 +55,7 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
         print(f"error: {text}", file=sys.stderr)
         raise typer.Exit(1)
 
-    return wrapped
+    return call
 
 
 def warning_text(
@@ -78,13 +78,13 @@ def _without_own_lines(text: str) -> str:
 
 
 def parse_settings(
-    given: Sequence[str], device: str | None = None, precision: str | None = None, memory: str | None = None
+    items: Sequence[str], device: str | None = None, precision: str | None = None, memory: str | None = None
 ) -> dict[str, Any]:
     """`["optimizer.lr=3e-4", "name=x"]` by name, `--device`, `--precision` and `--memory` too; values are JSON, else
     text."""
     options = {"device": device, "precision": precision, "memory": memory}
     settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    for item in given:
+    for item in items:
         name, equals, text = item.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"--set {item!r}: expected name=value, for example optimizer.lr=3e-4.")
@@ -99,30 +99,32 @@ def experiment_of(
     script: Path,
     settings: Mapping[str, Any],
     config: Path | None = None,
-    said: Mapping[str, Any] = MappingProxyType({}),
+    from_file: Mapping[str, Any] = MappingProxyType({}),
 ) -> Experiment:
-    """What a script's `build` returns; settings that are its parameters are passed to it, the others are fields.
+    """The experiment that a script's `build` returns; settings that are its parameters are passed, others set fields.
 
-    `said` are those of them that the file `config` says: errors name it.
+    `from_file` are the settings from the file `config`: errors about them name it.
     """
     build = getattr(load_script(script), BUILD, None)
     if not callable(build):
         raise UsageError(f"{script} has no function {BUILD}(); it returns what to train: a ws.Experiment.")
-    own = inspect.signature(build).parameters
+    parameters = inspect.signature(build).parameters
     with (
-        name_script_settings_in_errors(config, {name: value for name, value in said.items() if name in own}),
+        name_script_settings_in_errors(
+            config, {name: value for name, value in from_file.items() if name in parameters}
+        ),
         _blame_script(script),
     ):
-        made = build(**{name: value for name, value in settings.items() if name in own})
+        experiment = build(**{name: value for name, value in settings.items() if name in parameters})
     from wholestep.train import Experiment
 
-    if not isinstance(made, Experiment):
-        raise UsageError(f"{BUILD}() of {script} returned {type(made).__name__}; expected a ws.Experiment.")
+    if not isinstance(experiment, Experiment):
+        raise UsageError(f"{BUILD}() of {script} returned {type(experiment).__name__}; expected a ws.Experiment.")
     for name, value in settings.items():
-        if name not in own:
-            with name_setting_in_errors(config if name in said else None, name):
-                made = made.having({name: value})
-    return made
+        if name not in parameters:
+            with name_setting_in_errors(config if name in from_file else None, name):
+                experiment = experiment.having({name: value})
+    return experiment
 
 
 def load_script(script: Path) -> object:
@@ -150,10 +152,10 @@ def _blame_script(script: Path) -> Iterator[None]:
     except WholestepError:
         raise
     except Exception as error:
-        found = traceback.TracebackException.from_exception(error)
-        frames = list(found.stack)
+        trace = traceback.TracebackException.from_exception(error)
+        frames = list(trace.stack)
         first = next((i for i, f in enumerate(frames) if Path(f.filename).resolve() == script.resolve()), len(frames))
-        lines = [*traceback.format_list(frames[first:]), *found.format_exception_only()]
+        lines = [*traceback.format_list(frames[first:]), *trace.format_exception_only()]
         raise UsageError(f"{script} failed:\n{''.join(lines).rstrip()}") from None
 
 

@@ -1,18 +1,15 @@
-"""`wholestep trace` and `bench`: where the time of a step goes, and how many there are in a second."""
+"""`wholestep trace` and `bench`: the time of each kernel, and steps per second."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from wholestep.cli.shared import Device, Memory, Precision, experiment_of, parse_settings, report_errors
 from wholestep.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 Script = Annotated[Path, typer.Argument(help="A Python file whose build() returns a ws.Experiment.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="e.g. batch_size=128 or a parameter of build.")]
@@ -33,12 +30,12 @@ def trace(
     trainer, loader = experiment_of(script, parse_settings(set or [], device, precision, memory)).trainer()
     batch = trainer.batch_at(loader, 0, 0)
     trainer.train(loader, 1)
-    found = trainer.session.profile(batch, steps=steps)
-    trainer.session.trace(output, found)
-    print(found)
+    profile = trainer.session.profile(batch, steps=steps)
+    trainer.session.trace(output, profile)
+    print(profile)
     if layers:
-        print(found.by_layer())
-    print(f"{output}: {len(trainer.session.spans)} spans, {len(found.timeline)} kernel runs")
+        print(profile.by_layer())
+    print(f"{output}: {len(trainer.session.spans)} spans, {len(profile.timeline)} kernel runs")
 
 
 @report_errors
@@ -55,7 +52,7 @@ def bench(
         raise UsageError(f"--seconds is above 0; received {seconds:g}.")
     experiment = experiment_of(script, parse_settings(set or [], device, precision, memory))
     trainer, loader = experiment.trainer()
-    trainer.train(loader, 1)  # pages are touched, processors awake
+    trainer.train(loader, 1)  # warm up: page faults, CPU frequency
     steps, rates, begun = 0, [], time.perf_counter()
     while time.perf_counter() - begun < seconds:
         before = time.perf_counter()

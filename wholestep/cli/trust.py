@@ -1,7 +1,7 @@
 """Which script may be executed to resume a run: a run's folder may come from someone else.
 
 The manifest of a run names its script and settings.  They are used only if this user started the run in this folder
-with them: `wholestep train` records each start in the user's own cache folder, which nobody else can write to.
+with them: `wholestep train` records each start in the user's own cache folder, which other users cannot write to.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ OPTIONS = "options"  # settings of the compiler, which include a command that is
 def note_start(folder: Path, script: Path, settings: Mapping[str, Any]) -> None:
     """Record that this user starts the run in `folder` with this script and these settings."""
     store, key = _store(), _key(folder)
-    known, now = starts_of(folder), _start(script, settings)
-    if now not in known:
+    starts, now = starts_of(folder), _start(script, settings)
+    if now not in starts:
         store.discard(key)
-        store.put(key, json.dumps([*known, now]).encode(), SUFFIX)
+        store.put(key, json.dumps([*starts, now]).encode(), SUFFIX)
 
 
 def starts_of(folder: Path) -> list[Any]:
     """The recorded starts of the run in `folder`: a list of [script, settings]."""
     path = _store().get(_key(folder), SUFFIX)
-    found = [] if path is None else json.loads(path.read_bytes())
-    return found if isinstance(found, list) else []
+    starts = [] if path is None else json.loads(path.read_bytes())
+    return starts if isinstance(starts, list) else []
 
 
 def script_of_run(

@@ -5,11 +5,11 @@ from wholestep.data.order import (
     Weighted as Weighted,
 )
 from wholestep.data.table import Batch as Batch, Table as Table, as_table as as_table
-from wholestep.data.frame import Frame as Frame, as_frame as as_frame
-from wholestep.data.csv_frame import read_frame as read_frame
-from wholestep.data.encoder import Encoder as Encoder
-from wholestep.data.encoding import Encoding as Encoding
+from wholestep.data.tables.frame import Frame as Frame, as_frame as as_frame
+from wholestep.data.files import read_frame as read_frame
+from wholestep.data.tables.encoder import Encoder as Encoder
+from wholestep.data.tables.encoding import Encoding as Encoding
 from wholestep.data.splits import Holdout as Holdout, folds as folds, split as split
 from wholestep.data.transforms import Crop as Crop, Flip as Flip, Noise as Noise, Normalize as Normalize, Scale as Scale
 from wholestep.data.loader import DataLoader as DataLoader
-from wholestep.data.sources import mnist as mnist, open_npy as open_npy, read_csv as read_csv, read_idx as read_idx
+from wholestep.data.files import mnist as mnist, open_npy as open_npy, read_csv as read_csv, read_idx as read_idx

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from wholestep.data.order import Rows, Sampler, Sequential, Shuffled
-from wholestep.data.prefetch import prefetch_items
+from wholestep.data.order import RankRows, Rows, Sampler, Sequential, Shuffled, scatter_rows
 from wholestep.data.sources import RowSource, Stream, as_source
 from wholestep.data.table import Array, Batch, Table
 from wholestep.data.transforms import Transform, TransformDraw
 from wholestep.errors import InputError, OptionError, UsageError, WholestepError
 
-if TYPE_CHECKING:
-    from wholestep.data.rank_rows import OwnRows
+T = TypeVar("T")
+
+_END = object()
+_PATIENCE = 0.1  # seconds between checks whether the consumer has stopped
 
 
 class DataLoader:
@@ -37,9 +40,9 @@ class DataLoader:
             `ws.fit` refuses such a loader.
         sampler: another order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.
         transform: one or several changes to the inputs, e.g. `[ws.data.Flip(), ws.data.Crop(4)]`.
-        seed: of the order and of random transforms; a `fit` keeps to it, whatever its own.
-        prefetch: batches made ahead by a thread, where they are made in Python; it changes no number.
-        limit: the most batches of an epoch, the first ones of its order.
+        seed: of the order and of random transforms; `fit` keeps it and ignores its own seed here.
+        prefetch: batches that a background thread computes in advance; results are the same.
+        limit: the largest number of batches of an epoch; the others of its order are left out.
 
     Example::
 
@@ -61,10 +64,10 @@ class DataLoader:
         prefetch: int = 0,
         limit: int | None = None,
     ) -> None:
-        whole = (("batch_size", batch_size, 1), ("prefetch", prefetch, 0), ("seed", seed, 0))
-        for name, value, least in whole if limit is None else (*whole, ("limit", limit, 1)):
+        limits = (("batch_size", batch_size, 1), ("prefetch", prefetch, 0), ("seed", seed, 0))
+        for name, value, least in limits if limit is None else (*limits, ("limit", limit, 1)):
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-                raise OptionError(f"DataLoader: {name} is a whole number of at least {least}; received {value!r}.")
+                raise OptionError(f"DataLoader: {name} is an integer of at least {least}; received {value!r}.")
         self.source = as_source(data, labels)
         self.batch_size, self.seed, self.drop_last, self.prefetch = int(batch_size), int(seed), drop_last, prefetch
         self.limit = limit
@@ -72,17 +75,17 @@ class DataLoader:
         self.transforms = (transform,) if callable(transform) else tuple(transform)
         self.epoch = self.position = 0
         self._order: tuple[int, Rows] | None = None
-        self._sought = False  # was the position set by `seek`?  Then the next loop begins there.
+        self._sought = False  # the position was set by `seek`, so the next loop begins there
         self._stream: Iterator[Batch] | None = None  # of an iterable: its batches from the position on
-        self._passed = 0  # rows of a stream that were handed out in this epoch
-        self.own: OwnRows | None = None  # of several workers: the rows that this one reads
+        self._passed = 0  # rows of a stream that were yielded in this epoch
+        self.own: RankRows | None = None  # with several workers, the rows that this one reads
         if isinstance(self.source, Stream) and (sampler is not None or drop_last):
             raise UsageError("DataLoader: an iterable decides its own order and batches; leave out sampler, drop_last.")
 
     # -- the interface of a training loop ------------------------------------------------------------------------
 
     def shuffle(self, epoch: int) -> None:
-        """Take the order of an epoch; equal numbers give equal orders."""
+        """Use the order of an epoch: a function of the seed and the epoch."""
         self.epoch = int(epoch)
         self._rewind()
 
@@ -94,7 +97,7 @@ class DataLoader:
         self.position, self._stream, self._passed, self._sought = 0, None, 0, False
 
     def seek(self, epoch: int, batch: int = 0) -> None:
-        """Go to a batch of an epoch, as if all before it had been taken."""
+        """Set the position: the next batch is batch number `batch` of an epoch."""
         self.shuffle(epoch)
         if not isinstance(self.source, Stream) and not 0 <= batch <= len(self):
             raise OptionError(f"seek: an epoch has {len(self)} batches; received batch {batch}.")
@@ -103,19 +106,19 @@ class DataLoader:
     def next_batch(self) -> Batch | None:
         """The next batch of the epoch, or None at its end."""
         if isinstance(self.source, Stream):
-            found = None if self.position == self.limit else next(self._opened(self.source), None)
-            made = None if found is None else self._changed(found, self._passed, self.epoch)
+            item = None if self.position == self.limit else next(self._open_stream(self.source), None)
+            batch = None if item is None else self._transform_stream(item, self._passed, self.epoch)
         else:
-            made = self._make(self.position, self.epoch) if self.position < len(self) else None
-        return None if made is None else self._handed_out(made)
+            batch = self._make(self.position, self.epoch) if self.position < len(self) else None
+        return None if batch is None else self._count_batch(batch)
 
-    def _handed_out(self, batch: Batch) -> Batch:
+    def _count_batch(self, batch: Batch) -> Batch:
         self.position += 1
         self._passed += batch.rows
         self._sought = False
         return batch
 
-    def _opened(self, source: Stream) -> Iterator[Batch]:
+    def _open_stream(self, source: Stream) -> Iterator[Batch]:
         """The batches of an iterable from the position on."""
         if self._stream is None:
             self._stream = iter(source)
@@ -126,7 +129,7 @@ class DataLoader:
         """Batches of an epoch."""
         if isinstance(self.source, Stream):
             raise UsageError("an iterable does not know how many batches it has; wrap arrays or a data set with len().")
-        # Asked for after every slice of steps: the order of an epoch, milliseconds of work, is not made for its length.
+        # Called after every slice of steps: the order of an epoch, milliseconds of work, is not computed for this.
         rows = self._rows_in_order
         batches = rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
         return batches if self.limit is None else min(batches, self.limit)
@@ -134,7 +137,7 @@ class DataLoader:
     def __iter__(self) -> Iterator[Batch]:
         """The batches of an epoch: of the next one that no loop has begun.
 
-        After `seek` or `load_state_dict` one loop begins there.  `state_dict` taken inside a loop says how far it is.
+        After `seek` or `load_state_dict` the next loop starts there.  `state_dict` inside a loop has its position.
         """
         begun = self.position > 0 and not self._sought
         if begun or (not isinstance(self.source, Stream) and self.position >= len(self) > 0):
@@ -149,23 +152,23 @@ class DataLoader:
             self.shuffle(reader.epoch + 1)
 
     def remaining(self) -> Iterator[Batch]:
-        """The batches from here to the end of the epoch, made ahead by a thread where `prefetch` says so."""
+        """The batches from here to the end of the epoch, computed in advance by a thread with `prefetch`."""
         if not self.prefetch:
             yield from iter(self.next_batch, None)
             return
-        for batch in prefetch_items(self._made_ahead(), self.prefetch):
-            yield self._handed_out(batch)
+        for batch in prefetch_items(self._later_batches(), self.prefetch):
+            yield self._count_batch(batch)
 
-    def _made_ahead(self) -> Iterator[Batch]:
-        """As `next_batch` makes them, on another thread: what is handed out meanwhile changes nothing here."""
+    def _later_batches(self) -> Iterator[Batch]:
+        """Batches for the background thread, read by a copy: this loader moves with the consumer."""
         reader = copy(self)
         self._stream = None
         return iter(reader.next_batch, None)
 
-    # -- what others ask of it -----------------------------------------------------------------------------------
+    # -- for training loops and checkpoints ----------------------------------------------------------------------
 
     def arrays(self) -> Table | None:
-        """The whole data, where a native loop may gather the batches itself: in memory, unchanged, shuffled or not.
+        """The whole data set if the native loop can gather its batches: in memory, without transforms, shuffled or not.
 
         An epoch has `len(loader)` batches of it.
         """
@@ -173,7 +176,7 @@ class DataLoader:
         return self.source if plain and isinstance(self.source, Table) else None
 
     def every_row(self) -> Table | None:
-        """The data, where an epoch has each of its rows once and unchanged."""
+        """The data set if an epoch visits each row exactly once, without transforms."""
         table = self.arrays()
         return table if table is not None and self.rows == len(table) else None
 
@@ -197,11 +200,11 @@ class DataLoader:
         return not isinstance(self.sampler, Sequential)
 
     def state_dict(self) -> dict[str, int]:
-        """Where it stands."""
+        """The position: epoch, batch, and the seed of the order."""
         return {"epoch": self.epoch, "batch": self.position, "seed": self.seed}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Stand where `state_dict` was taken; the next batch is the one that would have come then."""
+        """Restore a position of `state_dict`: the next batch is the one that followed it."""
         try:
             seed, epoch, batch = (int(state[name]) for name in ("seed", "epoch", "batch"))
         except (LookupError, TypeError, ValueError):
@@ -229,18 +232,16 @@ class DataLoader:
         rows = self._rows(epoch)[position * self.batch_size : (position + 1) * self.batch_size]
         if self.own is None:
             return self.transformed(source.take(rows), rows, epoch)
-        from wholestep.data.rank_rows import spread
+        positions = self.own.of(len(rows))
+        read = rows[positions] if len(positions) else rows[:1]  # a rank without rows still needs their shape
+        return scatter_rows(self.transformed(source.take(read), read, epoch), positions, len(rows))
 
-        places = self.own.of(len(rows))
-        read = rows[places] if len(places) else rows[:1]  # a worker without any still needs their shape
-        return spread(self.transformed(source.take(read), read, epoch), places, len(rows))
-
-    def _changed(self, batch: Batch, passed: int, epoch: int) -> Batch:
-        """A batch of an iterable: rows are numbered as they come."""
+    def _transform_stream(self, batch: Batch, passed: int, epoch: int) -> Batch:
+        """A batch of an iterable, whose rows are numbered from `passed`."""
         return self.transformed(batch, np.arange(passed, passed + batch.rows), epoch)
 
     def transformed(self, batch: Batch, rows: Rows, epoch: int) -> Batch:
-        """A batch as the transforms leave it; `rows` are the numbers of its examples."""
+        """A batch after all transforms; `rows` are the row numbers of its examples, which key the random ones."""
         if not self.transforms:
             return batch
         return Batch(self._apply(batch.inputs, rows, epoch), batch.targets, batch.weights)
@@ -252,3 +253,52 @@ class DataLoader:
         for stream, transform in enumerate(self.transforms):
             changed = transform(changed, TransformDraw(self.seed, epoch, rows, stream))
         return changed
+
+
+# -- prefetching ------------------------------------------------------------------------------------------------
+
+
+class _Failed:
+    """An exception of the background thread, passed to the consumer."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def prefetch_items(items: Iterator[T], ahead: int) -> Iterator[T]:
+    """The items in order, up to `ahead` of them computed in advance by a thread.
+
+    An exception of the thread is raised here, after the items before it.  If the consumer stops early, the thread ends.
+    """
+    batch: queue.Queue[object] = queue.Queue(maxsize=ahead)
+    stopped = threading.Event()
+    thread = threading.Thread(target=_make, args=(items, batch, stopped), name="wholestep-prefetch", daemon=True)
+    thread.start()
+    try:
+        while (item := batch.get()) is not _END:
+            if isinstance(item, _Failed):
+                raise item.error
+            yield item  # type: ignore[misc]
+    finally:
+        stopped.set()
+        thread.join(timeout=10 * _PATIENCE)
+
+
+def _make(items: Iterator[object], batch: queue.Queue[object], stopped: threading.Event) -> None:
+    try:
+        for item in items:
+            if not _put(item, batch, stopped):
+                return
+        _put(_END, batch, stopped)
+    except BaseException as error:  # the consumer raises it
+        _put(_Failed(error), batch, stopped)
+
+
+def _put(item: object, batch: queue.Queue[object], stopped: threading.Event) -> bool:
+    while not stopped.is_set():
+        try:
+            batch.put(item, timeout=_PATIENCE)
+            return True
+        except queue.Full:
+            continue
+    return False

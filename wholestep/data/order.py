@@ -1,8 +1,11 @@
-"""Samplers: the order in which an epoch visits rows, a function of (seed, epoch), so that a run can resume anywhere."""
+"""Samplers: the order in which an epoch visits rows, a function of (seed, epoch), so that a run can resume anywhere.
+
+`RankRows` are the rows of a batch that a rank reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wholestep.compiler.runtime.epoch_permutation import epoch_order
+from wholestep.compiler.runtime.process_group import rows_of_rank
+from wholestep.data.table import Batch
 from wholestep.errors import InputError, OptionError
 
 Rows = NDArray[np.int64]
@@ -78,7 +83,7 @@ class Weighted:
 
 
 def Balanced(labels: ArrayLike, draws: int | None = None) -> Weighted:
-    """Rows drawn so that every class comes up equally often.  Example: `ws.data.Balanced(y)`."""
+    """Rows drawn so that every class is equally frequent.  Example: `ws.data.Balanced(y)`."""
     y = np.asarray(labels)
     if y.ndim != 1 or not len(y):
         raise OptionError(f"Balanced: needs one class per row; received labels of shape {y.shape}.")
@@ -100,3 +105,39 @@ def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+# -- the rows of a rank -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RankRows:
+    """The rows of a batch that one rank computes: its share of every micro-batch."""
+
+    rank: int  # along the data axis; ranks along the model axis read the same rows
+    ranks: int
+    part: int  # rows of a micro-batch
+
+    def of(self, rows: int) -> NDArray[np.int64]:
+        """Their positions in a batch of `rows` rows."""
+        shares = []
+        for start in range(0, rows, self.part):
+            first, count = rows_of_rank(min(self.part, rows - start), self.rank, self.ranks)
+            shares.append(np.arange(start + first, start + first + count))
+        return np.concatenate(shares) if shares else np.arange(0)
+
+
+def scatter_rows(batch: Batch, positions: NDArray[np.int64], rows: int) -> Batch:
+    """A batch of `rows` rows with those of `batch` at their positions; the other rows are zero and never read."""
+
+    def scatter(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, Mapping):
+            return {name: scatter(array) for name, array in value.items()}
+        array = np.asarray(value)
+        out = np.zeros((rows, *array.shape[1:]), array.dtype)
+        out[positions] = array[: len(positions)]
+        return out
+
+    return Batch(scatter(batch.inputs), scatter(batch.targets), scatter(batch.weights))

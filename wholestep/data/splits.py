@@ -1,4 +1,4 @@
-"""Which rows are held out: drawn, the last ones, as many of every class, or whole groups."""
+"""Train and validation splits: random, the last rows, stratified by class, or by whole groups."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wholestep.data.column import Column
-from wholestep.data.frame import as_column
-from wholestep.data.frame_data import Framed, as_framed
 from wholestep.data.sources import RowSource, as_source
 from wholestep.data.table import Table, as_table
+from wholestep.data.tables.column import Column
+from wholestep.data.tables.frame import as_column
+from wholestep.data.tables.frame_data import Framed, as_framed
 from wholestep.errors import InputError, OptionError, UsageError
 
 Rows = NDArray[np.int64]
@@ -26,7 +26,7 @@ class Holdout:
 
     Args:
         fraction: of all rows; of those of every class with `stratify`; as nearly as whole groups allow with `groups`.
-        shuffle: draw rows by the seed; False holds out the last ones, as forecasts need it.  None: as `fit` is told.
+        shuffle: draw rows by the seed; False holds out the last ones, as for forecasts.  None: as `fit(shuffle=)`.
         stratify: hold out the same fraction of every class: True goes by the targets, an array by its values, a name
             by a column of the frame.
         groups: an array with a value per row, or a column's name: rows of one value (a patient, a user) stay together.
@@ -40,24 +40,24 @@ class Holdout:
     def __post_init__(self) -> None:
         if not isinstance(self.fraction, int | float) or not 0.0 < self.fraction < 1.0:
             raise OptionError(f"split: the fraction is between 0 and 1, e.g. 0.1; received {self.fraction}.")
-        _check_ways("split", self.shuffle, self.stratify, self.groups)
+        _check_exclusive("split", self.shuffle, self.stratify, self.groups)
 
     def split(self, data: object, seed: int = 0) -> tuple[Any, Any]:
         """The rows to train on and those held out, each in the order that they had."""
-        found = _as_data(data)
-        held = self._held_out_rows(found, np.random.default_rng(seed), seed)
-        if not 0 < len(held) < len(found):
+        rows = _as_rows(data)
+        held = self._validation_rows(rows, np.random.default_rng(seed), seed)
+        if not 0 < len(held) < len(rows):
             raise OptionError(
-                f"split: {self.fraction} of {len(found)} rows leaves one part empty; choose another fraction."
+                f"split: {self.fraction} of {len(rows)} rows leaves one part empty; choose another fraction."
             )
-        return _apart(found, held)
+        return _apart(rows, held)
 
-    def _held_out_rows(self, data: Data, rng: np.random.Generator, seed: int) -> Rows:
+    def _validation_rows(self, data: Data, rng: np.random.Generator, seed: int) -> Rows:
         if self.groups is not None:
             groups = _values(data, self.groups, "groups")
             shares = np.array([1 - self.fraction, self.fraction])
-            return np.flatnonzero(_dealt(groups, shares, rng) == 1)
-        if _is_asked(self.stratify):
+            return np.flatnonzero(_assign_groups(groups, shares, rng) == 1)
+        if _is_given(self.stratify):
             from wholestep.datasets import stratified_split
 
             classes = _values(data, self.stratify, "stratify")
@@ -86,18 +86,18 @@ def folds(
     """Pairs (train, validation) of which every row is validated once; `stratify` and `groups` as of `Holdout`.
 
     Without `shuffle` the k + 1 parts are runs of rows in their order, and each after the first is validated by the rows
-    before it: nothing is learnt from the future.
+    before it: no fold trains on rows that come later.
 
     Example: `for train, validation in ws.data.folds((x, y), 5, stratify=True): ...`.
     """
     if not isinstance(k, int) or isinstance(k, bool) or k < 2:
-        raise OptionError(f"folds: k is a whole number of at least 2; received {k!r}.")
-    _check_ways("folds", shuffle, stratify, groups)
-    found = _as_data(data)
-    part_of = _fold_of(found, k, np.random.default_rng(seed), shuffle, stratify, groups)
+        raise OptionError(f"folds: k is an integer of at least 2; received {k!r}.")
+    _check_exclusive("folds", shuffle, stratify, groups)
+    rows = _as_rows(data)
+    part_of = _fold_of(rows, k, np.random.default_rng(seed), shuffle, stratify, groups)
     if len(np.unique(part_of)) < (k if shuffle else k + 1):
-        raise OptionError(f"folds: {len(found)} rows, or their groups, are too few for {k} parts; choose a smaller k.")
-    return _folds(found, part_of, shuffle)
+        raise OptionError(f"folds: {len(rows)} rows, or their groups, are too few for {k} parts; choose a smaller k.")
+    return _folds(rows, part_of, shuffle)
 
 
 def _folds(data: Data, part_of: Rows, shuffle: bool) -> Iterator[tuple[Any, Any]]:
@@ -107,13 +107,13 @@ def _folds(data: Data, part_of: Rows, shuffle: bool) -> Iterator[tuple[Any, Any]
 
 
 def _fold_of(data: Data, k: int, rng: np.random.Generator, shuffle: bool, stratify: Any, groups: Any) -> Rows:
-    """The part of every row."""
+    """The fold of every row."""
     if groups is not None:
-        return _dealt(_values(data, groups, "groups"), np.full(k, 1 / k), rng)
+        return _assign_groups(_values(data, groups, "groups"), np.full(k, 1 / k), rng)
     if not shuffle:
         return np.arange(len(data)) * (k + 1) // len(data)
     order = rng.permutation(len(data))
-    if _is_asked(stratify):
+    if _is_given(stratify):
         classes = _values(data, stratify, "stratify")
         order = order[np.argsort(classes[order], kind="stable")]  # class by class, each in its own order
     part_of = np.empty(len(data), np.int64)
@@ -121,8 +121,8 @@ def _fold_of(data: Data, k: int, rng: np.random.Generator, shuffle: bool, strati
     return part_of
 
 
-def _dealt(groups: Rows, shares: NDArray[np.float64], rng: np.random.Generator) -> Rows:
-    """The part of every row: whole groups, the largest first, each to the part that lacks most rows."""
+def _assign_groups(groups: Rows, shares: NDArray[np.float64], rng: np.random.Generator) -> Rows:
+    """The part of every row: groups in order of size, each assigned to the part that is furthest below its share."""
     counts = np.bincount(groups)
     if len(counts) < len(shares):
         raise InputError(
@@ -137,18 +137,18 @@ def _dealt(groups: Rows, shares: NDArray[np.float64], rng: np.random.Generator) 
     return part_of[groups]
 
 
-def _is_asked(stratify: Any) -> bool:
+def _is_given(stratify: Any) -> bool:
     return not (stratify is False or stratify is None)
 
 
-def _check_ways(what: str, shuffle: bool | None, stratify: Any, groups: Any) -> None:
-    if _is_asked(stratify) and groups is not None:
+def _check_exclusive(what: str, shuffle: bool | None, stratify: Any, groups: Any) -> None:
+    if _is_given(stratify) and groups is not None:
         raise UsageError(f"{what}: stratify= balances classes and groups= keeps groups whole; give one of them.")
-    if shuffle is False and (_is_asked(stratify) or groups is not None):
+    if shuffle is False and (_is_given(stratify) or groups is not None):
         raise UsageError(f"{what}: shuffle=False keeps the order of rows; leave out stratify= and groups=.")
 
 
-def _as_data(data: object) -> Data:
+def _as_rows(data: object) -> Data:
     framed = as_framed(data)
     if framed is not None:
         return framed
@@ -162,36 +162,36 @@ def _as_data(data: object) -> Data:
 
 
 def _apart(data: Data, held: Rows) -> tuple[Data, Data]:
-    kept = np.ones(len(data), bool)
-    kept[held] = False
-    return data.select(np.flatnonzero(kept)), data.select(np.sort(held))
+    trained = np.ones(len(data), bool)
+    trained[held] = False
+    return data.select(np.flatnonzero(trained)), data.select(np.sort(held))
 
 
-def _values(data: Data, given: Any, what: str) -> Rows:
-    """A number for each distinct value: of the targets, of a column of the frame, or of an array."""
-    found = _column(data, given, what)
-    if len(found) != len(data):
-        raise InputError(f"{what}: the data has {len(data)} rows; received {len(found)} values.")
-    return numbered(found)
+def _values(data: Data, key: Any, what: str) -> Rows:
+    """A class index for each row: by the targets, a column of the frame, or an array."""
+    column = _column(data, key, what)
+    if len(column) != len(data):
+        raise InputError(f"{what}: the data has {len(data)} rows; received {len(column)} values.")
+    return class_codes(column)
 
 
-def _column(data: Data, given: Any, what: str) -> Column:
-    if isinstance(given, str):
+def _column(data: Data, key: Any, what: str) -> Column:
+    if isinstance(key, str):
         if isinstance(data, Framed):
-            return data.inputs[given]
+            return data.inputs[key]
         raise UsageError(
-            f"{what}={given!r} names a column of a frame; the data is arrays. Give an array, one value per row."
+            f"{what}={key!r} names a column of a frame; the data is arrays. Give an array, one value per row."
         )
-    if given is not True:
-        return as_column(given, what)
+    if key is not True:
+        return as_column(key, what)
     targets = data.target if isinstance(data, Framed) else next(iter(data.targets.values()), None)
     if targets is None or len(getattr(targets, "values", targets).shape) > 1:  # type: ignore[union-attr]
         raise UsageError(f"{what}=True goes by one target per row, which this data has not; give an array of classes.")
     return as_column(targets, what)
 
 
-def numbered(column: Column) -> Rows:
-    """0, 1, … for the distinct values of a column, in their order; gaps are a value of their own, the last."""
+def class_codes(column: Column) -> Rows:
+    """Indices of the distinct values of a column, sorted; missing values have the last index."""
     codes = np.unique(column.present, return_inverse=True)[1]
     out = np.full(len(column), codes.max(initial=-1) + 1, np.int64)
     out[~column.missing] = codes

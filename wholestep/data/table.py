@@ -1,4 +1,4 @@
-"""What users hand over as data, as one table: named arrays with one row per example."""
+"""Data sets in memory as one table: named arrays with one row per example."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def as_table(data: object, labels: object = None) -> Table:
 
     Example: `as_table((images, labels))`.
     """
-    framed = _framed(data, labels)
+    framed = _table_of_frame(data, labels)
     if framed is not None:
         return framed
     inputs, targets, weights = _parts(data, labels)
@@ -118,14 +118,14 @@ def as_table(data: object, labels: object = None) -> Table:
     return table
 
 
-def _framed(data: object, labels: object) -> Table | None:
-    """A frame of numbers as a table; None where no frame was given."""
+def _table_of_frame(data: object, labels: object) -> Table | None:
+    """A frame of numbers as a table; None for data that is no frame."""
     if isinstance(data, Table | np.ndarray):
         return None
-    from wholestep.data.frame_data import as_framed, plain_table  # a frame is made of columns, and ends as a table
+    from wholestep.data.tables.frame_data import as_framed, plain_table  # which imports this module
 
-    found = as_framed(data if labels is None else (data, labels))
-    return None if found is None else plain_table(found)
+    framed = as_framed(data if labels is None else (data, labels))
+    return None if framed is None else plain_table(framed)
 
 
 def _parts(data: object, labels: object) -> tuple[object, object, object]:
@@ -157,14 +157,14 @@ def is_several_inputs(x: object) -> TypeGuard[tuple[Any, ...]]:
 
 
 def names_by_position(count: int) -> list[str]:
-    """What several inputs without names are called: `x0`, `x1`, … are given to `forward` in their order."""
+    """The names of several unnamed inputs: `x0`, `x1`, … become the arguments of `forward` in order."""
     return [f"{INPUT}{i}" for i in range(count)] if count > 1 else [INPUT]
 
 
 def _array(value: object, name: str) -> Array:
     refuse_mask(value, f"{name!r}")
     try:
-        array = value if isinstance(value, np.ndarray) else np.asarray(_detached(value))
+        array = value if isinstance(value, np.ndarray) else np.asarray(_from_tensor(value))
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(
             f"{name!r} is not an array of numbers: {error}; received {type(value).__name__}: {_short(value)}. Give "
@@ -180,13 +180,13 @@ def _array(value: object, name: str) -> Array:
 
 
 def _advice(name: str) -> str:
-    """What to do with text, gaps and numbers in one array."""
+    """The fix for an array of objects: text, missing values and numbers in one array."""
     if name == TARGET:
         return "Number the classes: names, y = np.unique(y, return_inverse=True); or give a frame and an encoder."
     return "Give columns, ws.data.as_frame({'age': ages, 'city': cities}), to ws.models.Tabular()."
 
 
-def _detached(value: Any) -> Any:
+def _from_tensor(value: Any) -> Any:
     """A torch tensor as an array; everything else as it is."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
@@ -196,35 +196,26 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# -- checks that cost a pass over the data -----------------------------------------------------------------------
+# -- checks that cost a pass over the data ----------------------------------------------------------------------
 
 
 def check_finite(table: Table) -> None:
-    """Refuse NaN and infinity, naming the first place.  A memory map is left alone: a pass would read all of it."""
+    """InputError for NaN or infinity, with the first position.  Memory maps are skipped: a scan would read the file."""
     for name, array in table.columns.items():
         if letter_of(array.dtype) != "f" or isinstance(array, np.memmap):
             continue
         with np.errstate(all="ignore"):
             suspect = not np.isfinite(np.add.reduce(array, axis=None))  # a sum keeps every NaN and infinity
         if suspect and not np.isfinite(array).all():
-            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            position = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
             raise InputError(
-                f"{name!r} holds {array[where]} at {list(where)}; training would spread it to every weight. Drop the "
-                "row or replace the value, np.nan_to_num(x); nonfinite='ignore' is for a model that replaces it itself."
+                f"{name!r} holds {array[position]} at {list(position)}; every weight would become NaN. Drop the row "
+                "or replace the value, np.nan_to_num(x); nonfinite='ignore' is for a model that replaces it itself."
             )
 
 
-# -- cutting -----------------------------------------------------------------------------------------------------
-
-
-def batches_of(table: Table, size: int) -> Iterator[Batch]:
-    """The rows in order, `size` at a time."""
-    for start in range(0, len(table), size):
-        yield table.take(np.arange(start, min(start + size, len(table))))
-
-
 def _is_of_frames(data: object) -> bool:
-    from wholestep.data.frame import is_frame, is_series
+    from wholestep.data.tables.frame import is_frame, is_series
 
     return is_frame(data) or is_series(data)
 
@@ -239,5 +230,5 @@ def is_table_like(data: object) -> bool:
         return bool(data) and not isinstance(data[0], tuple | Mapping | Batch)
     if not isinstance(data, tuple):
         return False
-    # Labels, or a data set with labels, which is told what to do where arrays are read.
+    # A data set in the place of an array is refused where arrays are read, with the fix.
     return 1 <= len(data) <= 3 and all(v is None or is_data_set(v) or is_table_like(v) for v in data)

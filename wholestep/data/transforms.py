@@ -26,7 +26,7 @@ class TransformDraw:
     stream: int  # one per transform, so that two transforms draw different numbers
 
     def uniform(self, number: int = 0) -> NDArray[np.float64]:
-        """One number in [0, 1) per row; `number` counts the draws that a transform makes."""
+        """One number in [0, 1) per row; `number` numbers the draws of one transform."""
         return keyed_uniform(self.seed, self.epoch, self.rows, self.stream * 1024 + number)
 
     def normal(self, shape: Sequence[int]) -> NDArray[np.float64]:
@@ -34,8 +34,8 @@ class TransformDraw:
         elements = int(np.prod(shape))
         at = self.rows[:, None].astype(np.uint64) * np.uint64(elements) + np.arange(elements, dtype=np.uint64)
         u, v = (keyed_uniform(self.seed, self.epoch, at, self.stream * 1024 + i) for i in (1, 2))
-        found = np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v)
-        return found.reshape(len(self.rows), *shape)
+        numbers = np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v)
+        return numbers.reshape(len(self.rows), *shape)
 
 
 Transform = Callable[[Array, TransformDraw], Array]

@@ -26,10 +26,9 @@ _ADAPTED: dict[str, tuple[str, ...]] = {
     "wholestep.callbacks.checkpoint": ("ModelCheckpoint",),
     "wholestep.callbacks.loggers": ("CSVLogger", "TensorBoardLogger"),
     "wholestep.callbacks.stopping": ("EarlyStopping",),
-    "wholestep.data.csv_frame": ("read_frame",),
-    "wholestep.data.encoder": ("Encoder",),
+    "wholestep.data.files": ("read_csv", "read_frame"),
+    "wholestep.data.tables.encoder": ("Encoder",),
     "wholestep.data.loader": ("DataLoader",),
-    "wholestep.data.sources": ("read_csv",),
 }
 
 

@@ -1,9 +1,9 @@
 """Losses: scalar tensors that end in ratio(numerator, denominator), so that micro-batches add up to one batch.
 
 Element-wise losses divide by elements; cross entropy and KL sum over classes (the last axis) and divide by rows.
-Losses take raw scores where they can and `reduction="mean"`, `"sum"` or `"none"`; `sample_weight` says how much each
-row counts.  Numbers such as `delta` or `label_smoothing` are runtime scalars: changing one never recompiles.  Dice and
-InfoNCE see a batch as a whole and cannot be cut into parts.
+Losses take raw scores if possible, and `reduction="mean"`, `"sum"` or `"none"`; `sample_weight` has the weights of
+rows.  Numbers such as `delta` or `label_smoothing` are runtime scalars: changing one never recompiles.  Dice and
+InfoNCE are not separable by rows.
 """
 
 from wholestep.lazy import Exports

@@ -47,11 +47,11 @@ def value_and_grad(
 
 
 class LossValue(float):
-    """A loss of arrays: a number that knows what it was computed from, so that it has gradients."""
+    """A loss of arrays: a float with the program and the arrays that it was computed from, for gradients."""
 
     program: LossProgram
     arrays: Mapping[str, Array]
-    prediction: Any  # as it was given
+    prediction: Any  # the argument itself
 
     def item(self) -> float:
         """The number alone."""
@@ -61,9 +61,9 @@ class LossValue(float):
         return interop.foreign_attribute("a loss of arrays", self, name)
 
 
-def loss_of_arrays(loss: LossFunction, given: tuple[Any, ...], named: Mapping[str, Any]) -> LossValue | Array:
+def loss_of_arrays(loss: LossFunction, args: tuple[Any, ...], named: Mapping[str, Any]) -> LossValue | Array:
     """A loss called on arrays instead of tensors; with `reduction="none"` an array."""
-    values = signature(loss).bind(*given, **named).arguments
+    values = signature(loss).bind(*args, **named).arguments
     (_, prediction), (_, target), *options = values.items()
     program, arrays = _program(loss, prediction, target, dict(options))
     result = _session(program).step(arrays)
@@ -99,7 +99,7 @@ def _program(
 
 @dataclass(frozen=True)
 class LossProgram:
-    """What a compiled loss depends on."""
+    """The key of a compiled loss: function, options, input types, capacity."""
 
     loss: LossFunction
     options: tuple[tuple[str, Any], ...]
@@ -109,12 +109,12 @@ class LossProgram:
     def record(self, prediction: Tensor, graph: Graph, prefix: str = "") -> Tensor:
         """The loss of a prediction in a graph; its other arrays are inputs, named after `prefix`."""
         others = [row for row in self.inputs if row[0] != "prediction"]
-        given = {name: graph.input(f"{prefix}{name}", shape, dtype) for name, shape, dtype in others}
-        return self.loss(prediction, given.pop("target"), **given, **dict(self.options))
+        inputs = {name: graph.input(f"{prefix}{name}", shape, dtype) for name, shape, dtype in others}
+        return self.loss(prediction, inputs.pop("target"), **inputs, **dict(self.options))
 
 
 def _capacity(prediction: Array) -> int | None:
-    """Room for the rows: the next power of two, so that other batches need no compiling; None: there is no batch."""
+    """Rows rounded up to a power of two, so that other batches need no recompile; None: there is no batch axis."""
     return None if prediction.ndim < 2 else 1 << max(len(prediction) - 1, 0).bit_length()
 
 

@@ -76,13 +76,15 @@ def cross_entropy(
     if ignore_index is None and smoothing is None and weights is None:
         return reduce("cross_entropy", class_rows(scores, labels), reduction, sample_weight)
     counted = None if ignore_index is None else labels != ignore_index
-    known = labels if counted is None else fn.where(counted, labels, 0)  # an index that exists; its row counts 0
-    own = None if weights is None else fn.gather(weights, known)
-    rows = class_rows(scores, known)
+    safe_labels = labels if counted is None else fn.where(counted, labels, 0)  # a valid index; its row has weight 0
+    label_weights = None if weights is None else fn.gather(weights, safe_labels)
+    rows = class_rows(scores, safe_labels)
     outer = _importance(rows, counted, sample_weight)
     if smoothing is None:
-        return _reduce_counted(rows, _times(own, outer), None, reduction)
-    return _reduce_counted(_smooth_labels(rows, scores, own, smoothing, weights), outer, own, reduction)
+        return _reduce_counted(rows, _times(label_weights, outer), None, reduction)
+    return _reduce_counted(
+        _smooth_labels(rows, scores, label_weights, smoothing, weights), outer, label_weights, reduction
+    )
 
 
 def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
@@ -91,12 +93,12 @@ def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _smooth_labels(
-    rows: Tensor, logits: Tensor, own: Tensor | None, smoothing: Tensor, weights: Tensor | None
+    rows: Tensor, logits: Tensor, label_weights: Tensor | None, smoothing: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """(1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose own class counts nothing still has the second."""
+    """(1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose class has weight 0 keeps the second term."""
     logs = fn.log_softmax(logits)
     spread = -(logs if weights is None else logs * weights).sum(-1)
-    sharp = rows if own is None else own * rows
+    sharp = rows if label_weights is None else label_weights * rows
     return (1.0 - smoothing) * sharp + smoothing * (1.0 / int(logits.shape[-1])) * spread
 
 
@@ -108,7 +110,7 @@ def _probability_rows(logits: Tensor, t: Tensor, smoothing: Tensor | None, weigh
 
 
 def _importance(rows: Tensor, counted: Tensor | None, sample_weight: Tensor | None) -> Tensor | None:
-    """How much each row counts, whatever its class; None: 1 each."""
+    """The weight of each row, apart from its class; None: 1 each."""
     each = None
     if sample_weight is not None:
         each = spread_weight("cross_entropy", rows, sample_weight).expand(rows.shape)
@@ -121,23 +123,23 @@ def _times(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a if b is None else b if a is None else a * b
 
 
-def _reduce_counted(rows: Tensor, importance: Tensor | None, own: Tensor | None, reduction: str) -> Tensor:
-    """Rows by their importance; below the line of a mean stand the weights of their classes as well, `own`."""
-    if reduction not in REDUCTIONS or importance is own is None:
+def _reduce_counted(rows: Tensor, importance: Tensor | None, label_weights: Tensor | None, reduction: str) -> Tensor:
+    """Reduce weighted rows; the denominator of a mean includes `label_weights`, the weights of their classes."""
+    if reduction not in REDUCTIONS or importance is label_weights is None:
         return reduce("cross_entropy", rows, reduction)
     weighted = rows if importance is None else fn.where(importance != 0.0, rows, 0.0) * importance
     if reduction != "mean":
         return reduce("cross_entropy", weighted, reduction)
-    below = _times(own, importance)
-    assert below is not None, "one of the two is there"
-    return ratio(weighted.sum(), below.sum())
+    weights = _times(label_weights, importance)
+    assert weights is not None, "one of the two is given"
+    return ratio(weighted.sum(), weights.sum())
 
 
-def _class_weights(logits: Tensor, given: Target | None) -> Tensor | None:
-    if given is None:
+def _class_weights(logits: Tensor, class_weight: Target | None) -> Tensor | None:
+    if class_weight is None:
         return None
-    weights = as_tensor(given)
-    if not isinstance(given, Tensor):
+    weights = as_tensor(class_weight)
+    if not isinstance(class_weight, Tensor):
         weights = weights.astype(logits.dtype)
     if weights.shape != logits.shape[-1:]:
         fail(
@@ -151,7 +153,7 @@ def _class_weights(logits: Tensor, given: Target | None) -> Tensor | None:
 def _smoothing(logits: Tensor, value: Number) -> Tensor | None:
     if is_off(value):
         return None
-    below_zero = -1e-300  # 0 itself may be given as ws.runtime(0.0)
+    below_zero = -1e-300  # so that ws.runtime(0.0) is allowed
     text = "at least 0 and below 1"
     return option(logits, "cross_entropy", "label_smoothing", value, below_zero, 1.0, text)
 
@@ -181,17 +183,17 @@ def kl_div_with_logits_loss(
     Example: `ws.losses.kl_div_with_logits_loss(logits, probabilities)`.
     """
     name = "kl_div_with_logits_loss"
-    given, at = match_target(name, logits, target), class_axis(name, logits.shape, logits.shape, axis)
+    probabilities, at = match_target(name, logits, target), class_axis(name, logits.shape, logits.shape, axis)
     need_classes(name, logits.shape, at)
     lint(name, logits, each=False)
     takes_as(logits, Meaning(each=False, axis=at))
-    logits, t = classes_last(logits, at), classes_last(given, at)
+    logits, t = classes_last(logits, at), classes_last(probabilities, at)
     log_t = fn.log(fn.where(t > 0.0, t, 1.0))
     rows = (t * (log_t - fn.log_softmax(logits))).sum(-1)
     return reduce(name, rows, reduction, sample_weight)
 
 
-# -- yes or no ---------------------------------------------------------------------------------------------------
+# -- binary ---------------------------------------------------------------------------------------------------
 
 
 @on_arrays
@@ -313,7 +315,7 @@ def hinge_loss(
     at = resolve_class_axis("hinge_loss", scores, labels, axis)
     takes_as(scores, Meaning(each=False, axis=at, logits=False))
     scores = classes_last(scores, at)
-    own = fn.one_hot(class_numbers("hinge_loss", scores, labels), int(scores.shape[-1]), scores.dtype)
-    true = (own * scores).sum(-1, keepdims=True)
-    values = ((1.0 - own) * fn.relu(room - true + scores)).sum(-1) * (1.0 / int(scores.shape[-1]))
+    one_hot = fn.one_hot(class_numbers("hinge_loss", scores, labels), int(scores.shape[-1]), scores.dtype)
+    true = (one_hot * scores).sum(-1, keepdims=True)
+    values = ((1.0 - one_hot) * fn.relu(room - true + scores)).sum(-1) * (1.0 / int(scores.shape[-1]))
     return reduce("hinge_loss", values, reduction, sample_weight)

@@ -10,7 +10,7 @@ from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.losses.forms import answers
 from wholestep.losses.shared import Number, Target, match_target, on_arrays, option, reduce
 
-FAR = 1e30  # farther than any two vectors are
+FAR = 1e30  # larger than any distance of two vectors
 _EPS = 1e-6  # added to every difference, as in torch
 
 
@@ -71,7 +71,7 @@ def triplet_loss(embeddings: Tensor, labels: Target, margin: Number = 1.0, reduc
         error = DTypeError if classes.dtype.is_float else ShapeError
         fail(
             error,
-            f"triplet_loss takes embeddings (rows, features) and whole numbers (rows,), the labels; received "
+            f"triplet_loss takes embeddings (rows, features) and integers (rows,), the labels; received "
             f"{shape_text(embeddings.shape)} and {classes.dtype}{shape_text(classes.shape)}. For triplets of your own "
             "use ws.losses.triplet_margin_loss(anchor, positive, negative).",
         )
@@ -85,10 +85,10 @@ def triplet_loss(embeddings: Tensor, labels: Target, margin: Number = 1.0, reduc
     alike = classes.reshape((rows, 1)) == classes.reshape((1, rows))
     number = fn.arange(rows)
     itself = number.reshape((rows, 1)) == number.reshape((1, rows))
-    own = where(alike & ~itself, distance, -FAR).max(1)
-    other = where(alike, FAR, distance).min(1)
-    counts = (own > -FAR) & (other < FAR)
-    values = where(counts, fn.relu(own - other + room), 0.0)
+    farthest = where(alike & ~itself, distance, -FAR).max(1)
+    nearest = where(alike, FAR, distance).min(1)
+    counts = (farthest > -FAR) & (nearest < FAR)
+    values = where(counts, fn.relu(farthest - nearest + room), 0.0)
     if reduction != "mean":
         return reduce("triplet_loss", values, reduction)
     return ratio(values.sum(), fn.maximum(counts.astype(values.dtype).sum(), 1.0))
@@ -104,8 +104,8 @@ def margin_ranking_loss(
     *,
     sample_weight: Tensor | None = None,
 ) -> Tensor:
-    """max(0, -t·(first - second) + margin), averaged over elements: t is 1 where `first` should be the larger score,
-    -1 where `second` should.
+    """max(0, -t·(first - second) + margin), averaged over elements: t is 1 if `first` should be the larger score, -1 if
+    `second` should.
 
     Example: `ws.losses.margin_ranking_loss(x, x * 0.5, 1.0)`.
     """

@@ -1,8 +1,8 @@
-"""How scores and targets of a classifier belong together, what a metric learns of it from the loss, and the linter.
+"""How scores and targets of a classifier fit together, what a loss tells metrics about it, and the linter.
 
-There are two kinds of questions.  *Classes*: scores have an axis of classes, of which one is true; the others are rows.
-*Yes or no*: each score has a target of its own, 0 or 1.  A loss says which it asks (`takes_as`), and a metric of the
-same output reads it alike.  An axis of size 1 is never one of classes.
+*Multi-class*: scores have a class axis, of which one is correct; the other axes are rows.  *Binary*: each score has a
+target of its own, 0 or 1.  A loss records which of the two it is (`takes_as`), and a metric of the same output follows
+it.  An axis of size 1 is never a class axis.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import warnings
 
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail, user_line
+from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Shape, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError, TrainingWarning
@@ -22,21 +23,21 @@ SAME_VALUES = ops_with(Trait.VIEW) | {"cast"}
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a loss takes an output for."""
+    """How a loss interprets an output."""
 
-    each: bool  # yes or no for each element; else classes along `axis`
+    each: bool  # binary, one target for each score; else classes along `axis`
     axis: int = -1
     ignore_index: int | None = None
     logits: bool = True  # probabilities follow from the scores by sigmoid or softmax
-    signs: bool = False  # the targets of yes or no are 1 and -1 instead of 1 and 0
+    signs: bool = False  # binary targets are 1 and -1 instead of 1 and 0
     probabilities: bool = False  # the scores are probabilities themselves
 
 
 def takes_as(scores: Tensor, meaning: Meaning) -> None:
-    """Let metrics of `scores` know what they are; two losses that disagree say nothing."""
+    """Record the meaning of `scores` for metrics; None if two losses disagree."""
     if scores.graph is not None:
-        known = scores.graph.meanings
-        known[scores.node] = meaning if known.get(scores.node, meaning) == meaning else None
+        meanings = scores.graph.meanings
+        meanings[scores.node] = meaning if meanings.get(scores.node, meaning) == meaning else None
 
 
 # -- classes -----------------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ def without(shape: Shape, axis: int) -> Shape:
 
 
 def _is_row_of(target: Shape, rows: Shape) -> bool:
-    """A column of class numbers, (N, 1), is as good as (N,)."""
+    """Do targets have the shape of the rows?  A column of class indices, (N, 1), counts as (N,)."""
     return target in (rows, (*rows, 1))
 
 
@@ -83,7 +84,7 @@ def classes_last(scores: Tensor, axis: int) -> Tensor:
 
 
 def class_numbers(loss: str, scores: Tensor, labels: Tensor) -> Tensor:
-    """Class numbers in the shape of the rows of scores whose classes are last."""
+    """Class indices in the shape of the rows of scores whose classes are last."""
     rows = scores.shape[:-1]
     if not _is_row_of(labels.shape, rows):
         fail(
@@ -105,7 +106,7 @@ def need_classes(loss: str, scores: Shape, axis: int) -> None:
 
 
 def resolve_class_axis(loss: str, logits: Tensor, labels: Tensor, axis: int | None) -> int:
-    """The axis of classes of scores that are raw and of targets that can be class indices or probabilities."""
+    """The class axis of raw scores whose targets are class indices or probabilities."""
     if not labels.dtype.is_float:
         _refuse_whole_rows(loss, logits, labels)
     at = class_axis(loss, logits.shape, labels.shape, axis)
@@ -141,12 +142,12 @@ def _refuse_whole_rows(loss: str, logits: Tensor, labels: Tensor) -> None:
 
 
 def shapes_match(a: Shape, b: Shape) -> bool:
-    """One shape, or one with an axis of 1 behind the other: no pairs are made."""
+    """Are the shapes equal, but for a last axis of size 1?  Nothing else is broadcast."""
     return a == b or (*a, 1) == b or (*b, 1) == a
 
 
 def answers(scores: Tensor, target: Target) -> Target:
-    """Targets of yes or no in the shape and dtype of the scores, where they fit; else as they are."""
+    """Binary targets in the shape and dtype of the scores, if they fit; else unchanged."""
     if isinstance(target, int | float):
         return target
     t = as_tensor(target)
@@ -162,10 +163,10 @@ def by_score(scores: Tensor, target: Target) -> bool:
     return shapes_match(scores.shape, as_tensor(target).shape)
 
 
-# -- what is written twice ---------------------------------------------------------------------------------------
+# -- linter ---------------------------------------------------------------------------------------
 
 _ONE_TRUE = "use loss='cross_entropy' where one class is true"
-LINT = {  # (yes or no?, the op that made the scores) -> what to write
+LINT = {  # (binary?, the op that computed the scores) -> what to write
     (False, "softmax"): "leave the softmax out; ws.nn.Softmax()(model.predict(x)) gives probabilities.",
     (False, "sigmoid"): "leave the sigmoid out, or use loss='bce' for labels of yes or no.",
     (True, "sigmoid"): "leave the sigmoid out; ws.nn.Sigmoid()(model.predict(x)) gives probabilities.",
@@ -174,11 +175,17 @@ LINT = {  # (yes or no?, the op that made the scores) -> what to write
 }
 
 
-def lint(loss: str, scores: Tensor, each: bool) -> None:
-    """Warn about scores that are probabilities already: they would be squashed twice, and learn slowly or never."""
+def source_of(scores: Tensor) -> Node:
+    """The node that computed the values of a tensor, before views and casts."""
     node = scores.node
     while node.op in SAME_VALUES:
         node = node.inputs[0]
+    return node
+
+
+def lint(loss: str, scores: Tensor, each: bool) -> None:
+    """Warn about scores that are probabilities already: the second sigmoid or softmax makes gradients vanish."""
+    node = source_of(scores)
     advice = LINT.get((each, node.op))
     if advice is not None:
         line = user_line()

@@ -9,10 +9,10 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor, ratio, where
 from wholestep.compiler.frontend.trace import fail, user_line
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, ShapeError, TrainingWarning
-from wholestep.losses.forms import SAME_VALUES, Meaning, answers, class_axis, class_numbers, classes_last, takes_as
+from wholestep.losses.forms import Meaning, answers, class_axis, class_numbers, classes_last, source_of, takes_as
 from wholestep.losses.shared import Target, match_target, on_arrays, reduce, spread_weight
 
-LEAST = -100.0  # of a logarithm, as in torch: the loss of a probability of 0 is finite
+LEAST = -100.0  # the least logarithm, as in torch: the loss of a probability of 0 is finite
 
 
 @on_arrays
@@ -51,19 +51,19 @@ def nll_loss(
     takes_as(log_probabilities, Meaning(each=False, axis=at, ignore_index=ignore_index))
     logs = classes_last(log_probabilities, at)
     labels, classes = class_numbers("nll_loss", logs, labels), int(logs.shape[-1])
-    known = labels if ignore_index is None else where(labels != ignore_index, labels, 0)
+    safe_labels = labels if ignore_index is None else where(labels != ignore_index, labels, 0)
     weights = _class_weights(class_weight, classes, logs)
-    counts = fn.gather(weights, known)  # it also holds labels to the classes that there are
+    counts = fn.gather(weights, safe_labels)  # which also checks the range of the labels
     counts = counts if ignore_index is None else where(labels != ignore_index, counts, 0.0)
     if sample_weight is not None:
         counts = counts * spread_weight("nll_loss", counts, sample_weight)
-    chosen = fn.iota(logs.shape, logs.ndim - 1, known.dtype) == known.reshape((*known.shape, 1))
+    chosen = fn.iota(logs.shape, logs.ndim - 1, safe_labels.dtype) == safe_labels.reshape((*safe_labels.shape, 1))
     rows = where(counts != 0.0, -where(chosen, logs, 0.0).sum(-1), 0.0) * counts
     return ratio(rows.sum(), counts.sum()) if reduction == "mean" else reduce("nll_loss", rows, reduction)
 
 
-def _class_weights(given: Target | None, classes: int, logs: Tensor) -> Tensor:
-    weights = as_tensor(1.0).astype(logs.dtype).expand(classes) if given is None else as_tensor(given)
+def _class_weights(class_weight: Target | None, classes: int, logs: Tensor) -> Tensor:
+    weights = as_tensor(1.0).astype(logs.dtype).expand(classes) if class_weight is None else as_tensor(class_weight)
     if weights.shape != (classes,):
         fail(
             ShapeError,
@@ -74,10 +74,8 @@ def _class_weights(given: Target | None, classes: int, logs: Tensor) -> Tensor:
 
 
 def _lint(loss: str, x: Tensor) -> None:
-    """Warn about probabilities where their logarithms belong."""
-    node = x.node
-    while node.op in SAME_VALUES:
-        node = node.inputs[0]
+    """Warn about probabilities in the place of log-probabilities."""
+    node = source_of(x)
     if node.op in ("softmax", "sigmoid"):
         line = user_line()
         text = f"{loss} takes log-probabilities: write ws.log_softmax in place of {node.op}, or leave it out and use "

@@ -1,4 +1,4 @@
-"""Losses of numbers: element by element, averaged over elements."""
+"""Regression losses: element by element, averaged over elements."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def quantile_loss(
     return reduce("quantile_loss", 0.5 * fn.abs(error) + tilt, reduction, sample_weight)
 
 
-# Beyond e⁶⁴ the exponential goes on along its tangent: with scores of ±1e4 the loss and its slope are finite numbers.
+# Beyond e⁶⁴ the exponential continues along its tangent: with scores of ±1e4 the loss and its slope are finite.
 _STEEPEST = 64.0
 
 
@@ -199,14 +199,14 @@ def gaussian_nll_loss(
 def _normal(prediction: Tensor, variance: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """The mean, the logarithm of the variance, and one over the variance."""
     if variance is not None:
-        given = as_tensor(variance)
-        if given.shape != prediction.shape:
+        v = as_tensor(variance)
+        if v.shape != prediction.shape:
             fail(
                 ShapeError,
                 f"gaussian_nll_loss: the variance has the shape of the mean, {shape_text(prediction.shape)}; received "
-                f"{shape_text(given.shape)}. Expand it: variance.expand(mean.shape).",
+                f"{shape_text(v.shape)}. Expand it: variance.expand(mean.shape).",
             )
-        v = _no_less_than(given, eps)
+        v = _no_less_than(v, eps)
         return prediction, fn.log(v), fn.recip(v)
     if not prediction.ndim or prediction.shape[-1] != 2:
         fail(

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: labels whose places in time are not known."""
+"""Connectionist temporal classification: labels without an alignment to time steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.losses.shared import REDUCTIONS, Target, on_arrays, reduce
 
-NEVER = -1e30  # the logarithm of a probability of 0 that can still be subtracted from itself
+NEVER = -1e30  # log 0 as a finite number: NEVER - NEVER is 0, not NaN
 
 
 @on_arrays
@@ -36,10 +36,10 @@ def ctc_loss(
 
     Args:
         logits: (rows, time, classes), raw scores or log-probabilities.
-        target: (rows, labels), whole numbers, padded behind with the blank or with anything below 0.
+        target: (rows, labels), integers, padded at the end with the blank or with negative numbers.
         input_lengths: (rows,), how many steps of a row count; all unless given.
         target_lengths: (rows,), how many labels a row has; up to its padding unless given.
-        blank: the class that stands for nothing.
+        blank: the index of the blank class.
         zero_infinity: rows whose labels do not fit into their time have the loss 0 instead of an infinite one; their
             gradient is 0 either way.
 
@@ -51,8 +51,8 @@ def ctc_loss(
     count = (
         spoken.astype("int32").sum(1) if target_lengths is None else _lengths("target_lengths", target_lengths, rows)
     )
-    known = where(spoken, labels, blank)
-    states = pad(_between(known, blank), [(0, 0), (0, 1)], float(blank)).astype("int32")  # (rows, 2·labels + 1)
+    safe_labels = where(spoken, labels, blank)
+    states = pad(_between(safe_labels, blank), [(0, 0), (0, 1)], float(blank)).astype("int32")  # (rows, 2·labels + 1)
     logs = _at(fn.log_softmax(logits), states)
     ends = None if input_lengths is None else _lengths("input_lengths", input_lengths, rows)
     last = _forward(logs.transpose(0, 1), _may_skip(states, blank), ends)
@@ -86,9 +86,9 @@ def _forward(logs: Tensor, may_skip: Tensor, ends: Tensor | None) -> Tensor:
 
 
 def _at(logs: Tensor, states: Tensor) -> Tensor:
-    """(rows, time, states): what each step gives the class of each state.  A product: it is linear in the classes."""
+    """(rows, time, states): the log-probability of each state's class in each step, as a product with one-hot rows."""
     chosen = fn.iota((*states.shape, logs.shape[2]), 2) == states.reshape((*states.shape, 1))
-    with pin_float32():  # half of the digits would be gone
+    with pin_float32():  # a half type would lose half of the digits
         return logs @ chosen.astype(logs.dtype).transpose(1, 2)
 
 
@@ -120,7 +120,7 @@ def _check_target(logits: Tensor, target: Target, blank: int, reduction: str) ->
             "x.transpose(0, 1).",
         )
     if labels.dtype.is_float:
-        fail(DTypeError, f"ctc_loss: the labels are whole numbers; received {labels.dtype}. Cast: y.astype('int32').")
+        fail(DTypeError, f"ctc_loss: the labels are integers; received {labels.dtype}. Cast: y.astype('int32').")
     classes = logits.shape[2]
     if not isinstance(blank, int) or blank < 0 or (isinstance(classes, int) and blank >= classes):
         fail(OptionError, f"ctc_loss: blank is one of the {classes} classes, from 0; received {blank!r}.")
@@ -129,8 +129,8 @@ def _check_target(logits: Tensor, target: Target, blank: int, reduction: str) ->
     return labels.astype("int32")
 
 
-def _lengths(name: str, given: Target, rows: object) -> Tensor:
-    t = as_tensor(given)
+def _lengths(name: str, lengths: Target, rows: object) -> Tensor:
+    t = as_tensor(lengths)
     if t.shape != (rows,) or t.dtype.is_float:
-        fail(ShapeError, f"ctc_loss: {name} has a whole number for each row, ({rows},); received {t!r}.")
+        fail(ShapeError, f"ctc_loss: {name} has an integer for each row, ({rows},); received {t!r}.")
     return t.astype("int32")

@@ -1,4 +1,4 @@
-"""What all losses share: targets, weights of rows, reductions, and options that are runtime scalars."""
+"""Helpers of all losses: targets, row weights, reductions, and options that are runtime scalars."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LossOf = TypeVar("LossOf", bound=Callable[..., Any])
 
 
 def on_arrays(loss: LossOf) -> LossOf:
-    """Let a loss take arrays too: then it is a number, with gradients for the model whose outputs they are."""
+    """Decorator: called on arrays, the loss returns a float that `ws.compute_gradients` can differentiate."""
 
     @wraps(loss)
-    def either(*given: Any, **named: Any) -> Any:
-        if any(isinstance(a, Tensor) for a in (*given, *named.values())):
-            return loss(*given, **named)
+    def either(*args: Any, **named: Any) -> Any:
+        if any(isinstance(a, Tensor) for a in (*args, *named.values())):
+            return loss(*args, **named)
         from wholestep.losses.arrays import loss_of_arrays
 
-        return loss_of_arrays(either, given, named)
+        return loss_of_arrays(either, args, named)
 
     return cast("LossOf", either)
 
@@ -78,10 +78,10 @@ def spread_weight(loss: str, values: Tensor, sample_weight: Tensor) -> Tensor:
     """The weights of rows with an axis of size 1 for each axis inside a row."""
     rows = values.shape[: sample_weight.ndim]
     if sample_weight.shape != rows or not sample_weight.ndim:
-        wanted = shape_text(values.shape[:1])
+        expected = shape_text(values.shape[:1])
         fail(
             ShapeError,
-            f"{loss}: sample_weight has one number for each row, shape {wanted}; received "
+            f"{loss}: sample_weight has one number for each row, shape {expected}; received "
             f"{shape_text(sample_weight.shape)}. Drop or reshape its axes: w.reshape(-1).",
         )
     if sample_weight.dtype != values.dtype:

@@ -1,4 +1,4 @@
-"""Losses of vectors and regions: cosine embedding; Dice, Tversky and InfoNCE, which see a batch as a whole."""
+"""Losses of vectors and regions: cosine embedding; Dice, Tversky and InfoNCE, which are not separable by rows."""
 
 from __future__ import annotations
 
@@ -113,15 +113,15 @@ def tversky_loss(
     )
     extra = option(logits, loss, "smooth", smooth)
     p, t, axes = _regions(loss, logits, target, axis)
-    found = (p * t).sum(axes)
+    overlap = (p * t).sum(axes)
     values = 1.0 - ratio(
-        found + extra, found + wrong * (p * (1.0 - t)).sum(axes) + missed * ((1.0 - p) * t).sum(axes) + extra
+        overlap + extra, overlap + wrong * (p * (1.0 - t)).sum(axes) + missed * ((1.0 - p) * t).sum(axes) + extra
     )
     return reduce(loss, values, reduction)
 
 
 def _regions(loss: str, logits: Tensor, target: Target, axis: int | None) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Probabilities, the truth, and the axes of a region: all of them, or all but the classes."""
+    """Probabilities, targets, and the axes of a region: all of them, or all but the class axis."""
     if by_score(logits, target):
         lint(loss, logits, each=True)
         takes_as(logits, Meaning(each=True))
@@ -162,9 +162,9 @@ def info_nce_loss(
         )
     scale = 1.0 / option(queries, "info_nce_loss", "temperature", temperature)
     similarity = (_unit(queries) @ _unit(others).T) * scale  # (rows, rows)
-    own = fn.arange(queries.shape[0])
-    loss = cross_entropy(similarity, own, reduction=reduction)
-    return 0.5 * (loss + cross_entropy(similarity.T, own, reduction=reduction)) if symmetric else loss
+    labels = fn.arange(queries.shape[0])
+    loss = cross_entropy(similarity, labels, reduction=reduction)
+    return 0.5 * (loss + cross_entropy(similarity.T, labels, reduction=reduction)) if symmetric else loss
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The table of losses: every name that stands for one, and `Loss`, a name with options."""
+"""The table of losses by name and alias, and `Loss`, a name with options."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LossFunction = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class LossEntry:
-    """A loss in the table; one that is not separable sees a batch as a whole."""
+    """A row of the table; a loss that is not separable cannot be computed from parts of a batch."""
 
-    home: str  # file and function: a run loads the file of its own loss
+    home: str  # file and function; a run loads only the file of its own loss
     aliases: tuple[str, ...]
     separable: bool = True
-    takes_classes: bool = False  # may its targets be the numbers of classes?
+    takes_classes: bool = False  # may its targets be class indices?
 
     @property
     def function(self) -> LossFunction:
-        """What records it."""
+        """The function that records it."""
         file, name = self.home.split(".")
-        found: LossFunction = getattr(import_module(f"wholestep.losses.{file}"), name)
-        return found
+        function: LossFunction = getattr(import_module(f"wholestep.losses.{file}"), name)
+        return function
 
 
 LOSSES: dict[str, LossEntry] = {
@@ -70,8 +70,8 @@ ALIASES = {alias: name for name, entry in LOSSES.items() for alias in entry.alia
 def canonical(name: object) -> str:
     """The name in the table that a name or alias stands for."""
     key = str(name).lower()
-    found = ALIASES.get(key, key)
-    if found not in LOSSES:
+    full_name = ALIASES.get(key, key)
+    if full_name not in LOSSES:
         from difflib import get_close_matches
 
         if suggestion := interop.LOSS_SUGGESTIONS.get(key):
@@ -79,12 +79,12 @@ def canonical(name: object) -> str:
         close = get_close_matches(key, [*LOSSES, *ALIASES], 3, 0.5)
         hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
         fail(UnknownNameError, f"there is no loss {name!r}. {hint}There are: {', '.join(LOSSES)}.")
-    return found
+    return full_name
 
 
 @dataclass(frozen=True, init=False)
 class Loss:
-    """A loss of the table with options: what stands in a configuration and is called like the function itself.
+    """A loss of the table with options: for a configuration; it is called like the function itself.
 
     Example: `ws.losses.Loss("cross_entropy", label_smoothing=0.1)(logits, labels)`.
     """
@@ -95,14 +95,14 @@ class Loss:
     def __init__(self, kind: str, **options: Any) -> None:
         object.__setattr__(self, "kind", canonical(kind))
         object.__setattr__(self, "options", dict(options))
-        known = list(signature(self.function).parameters)[2:]
+        parameters = list(signature(self.function).parameters)[2:]
         for name in options:
-            if name not in known:
+            if name not in parameters:
                 from difflib import get_close_matches
 
-                close = get_close_matches(name, known, 1, 0.5)
+                close = get_close_matches(name, parameters, 1, 0.5)
                 hint = f"Did you mean {close[0]!r}? " if close else ""
-                fail(OptionError, f"{self.kind} has no option {name!r}. {hint}It has: {', '.join(known)}.")
+                fail(OptionError, f"{self.kind} has no option {name!r}. {hint}It has: {', '.join(parameters)}.")
 
     @property
     def function(self) -> LossFunction:

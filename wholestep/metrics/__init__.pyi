@@ -11,14 +11,14 @@ from wholestep.metrics.agreement import BalancedAccuracy as BalancedAccuracy, MC
 from wholestep.metrics.likelihood import LogLoss as LogLoss, Perplexity as Perplexity
 from wholestep.metrics.calibration import ECE as ECE
 from wholestep.metrics.ranking import RocAuc as RocAuc, AveragePrecision as AveragePrecision
-from wholestep.metrics.curves import RocCurve as RocCurve, PrecisionRecallCurve as PrecisionRecallCurve
+from wholestep.metrics.ranking import RocCurve as RocCurve, PrecisionRecallCurve as PrecisionRecallCurve
 
 # detected boxes, on arrays
 from wholestep.metrics.detection import MeanAveragePrecision as MeanAveragePrecision
 
 # numbers
 from wholestep.metrics.means import MSE as MSE, RMSE as RMSE, MAE as MAE, MAPE as MAPE
-from wholestep.metrics.r2 import R2 as R2
+from wholestep.metrics.correlation import R2 as R2
 from wholestep.metrics.correlation import (
     ExplainedVariance as ExplainedVariance, Pearson as Pearson, Spearman as Spearman,
 )

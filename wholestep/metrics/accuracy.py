@@ -19,7 +19,7 @@ from wholestep.metrics.rows import ClassArrays, ClassTensors, Reading
 
 @dataclass(eq=False)
 class RightRows(OfScores):
-    """What counts the rows that are right."""
+    """A metric that counts correct rows."""
 
     def result(self, states: States) -> float:
         total = states["total"]
@@ -107,7 +107,7 @@ class TopKAccuracy(RightRows):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.k, int) or self.k < 1:
-            fail(OptionError, f"top_k_accuracy: k is a whole number of at least 1; received {self.k!r}.")
+            fail(OptionError, f"top_k_accuracy: k is an integer of at least 1; received {self.k!r}.")
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         seen = self.see(prediction, target)
@@ -115,10 +115,10 @@ class TopKAccuracy(RightRows):
         rows = self._read_prediction().tensors(prediction, target, weight)
         classes = seen.prediction.shape[-1]
         scores = seen.prediction.reshape((product(seen.rows), classes))  # (N, C)
-        own = rows.actual.reshape((-1, 1))  # (N, 1)
-        column = fn.iota(scores.shape, axis=1, dtype=own.dtype)
-        best = fn.where(column == own, scores, 0.0).sum(1, keepdims=True)  # the score of the true class
-        worse = (scores < best) | ((scores == best) & (column >= own))
+        labels = rows.actual.reshape((-1, 1))  # (N, 1)
+        column = fn.iota(scores.shape, axis=1, dtype=labels.dtype)
+        best = fn.where(column == labels, scores, 0.0).sum(1, keepdims=True)  # the score of the true class
+        worse = (scores < best) | ((scores == best) & (column >= labels))
         rank = (~worse).astype("int32").sum(1)
         return {"correct": rows.tally(rank < self.k), "total": rows.total()}
 
@@ -127,9 +127,9 @@ class TopKAccuracy(RightRows):
         self._need_scores(seen)
         rows = self._read_prediction().arrays(prediction, target, weight)
         scores = seen.prediction.reshape(-1, seen.prediction.shape[-1])
-        own = rows.actual[:, None]
-        best = np.take_along_axis(scores, own, 1)
-        worse = (scores < best) | ((scores == best) & (np.arange(scores.shape[1]) >= own))
+        labels = rows.actual[:, None]
+        best = np.take_along_axis(scores, labels, 1)
+        worse = (scores < best) | ((scores == best) & (np.arange(scores.shape[1]) >= labels))
         return {"correct": rows.tally((~worse).sum(1) < self.k), "total": rows.total()}
 
     def _read_prediction(self) -> Reading:

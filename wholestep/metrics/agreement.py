@@ -1,4 +1,4 @@
-"""How far a classifier agrees with the truth beyond chance: balanced accuracy, Matthews' correlation, Cohen's kappa."""
+"""Agreement of a classifier with the targets beyond chance: balanced accuracy, Matthews' correlation, Cohen's kappa."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _refuse_labels(kind: str, questions: int) -> NoReturn:
 
 @dataclass(eq=False)
 class OfCounts(Counted):
-    """What follows from how many rows of each class are right, predicted and true; "no" is a class."""
+    """Scores of a single classifier, for which the negative answer is a class too."""
 
     def _asks(self, rows: ClassTensors | ClassArrays) -> bool:
         if rows.questions > 1:
@@ -72,19 +72,19 @@ class MCC(OfCounts):
     higher_is_better: ClassVar[bool | None] = True
 
     def result(self, states: States) -> float:
-        right, said, true = (states[part].astype(np.float64) for part in ("right", "predicted", "actual"))
-        total = true.sum()
+        right, predicted, actual = (states[part].astype(np.float64) for part in ("right", "predicted", "actual"))
+        total = actual.sum()
         if not total:
             return float("nan")
-        spread = (total**2 - (said * said).sum()) * (total**2 - (true * true).sum())
-        return float((right.sum() * total - (said * true).sum()) / np.sqrt(spread)) if spread > 0 else 0.0
+        spread = (total**2 - (predicted * predicted).sum()) * (total**2 - (actual * actual).sum())
+        return float((right.sum() * total - (predicted * actual).sum()) / np.sqrt(spread)) if spread > 0 else 0.0
 
 
 @dataclass(eq=False)
 class CohenKappa(ConfusionMatrix):
     """Cohen's kappa: 1 - disagreement / disagreement by chance.
 
-    `weights` says how much a disagreement counts: None (all alike), "linear" (by the distance of the classes) or
+    `weights` are the weights of disagreements: None (all alike), "linear" (by the distance of the classes) or
     "quadratic" (by its square), for classes that have an order.
 
     Example: `ws.metrics.CohenKappa(weights="quadratic")`.

@@ -1,4 +1,4 @@
-"""What all metrics share: states that add up over batches, inside the step or on arrays, and a result made of them.
+"""The base of all metrics: states that add up over batches, inside the step or on arrays, and a result from them.
 
 A metric is the same sums in two places.  *Inside the step*, `record` declares a state `metrics.<name>.<part>` for each
 part and adds to it what a batch contributes; the numbers leave the program only when `result` is asked for.  *On
@@ -31,11 +31,11 @@ Result = float | Array
 
 @dataclass(eq=False)
 class Metric(ABC):
-    """A number (or array) about predictions and targets, exact whatever the batches.
+    """A number (or array) computed from predictions and targets, independent of the batches.
 
-    `name` is how results and states are called; two metrics of one session need two names.  Where `takes_loss`, the
-    "prediction" that `record` is given is the loss itself.  `higher_is_better` tells callbacks that watch the metric
-    what to hope for.
+    `name` is the name of results and states; two metrics of one session need two names.  With `takes_loss` the
+    "prediction" of `record` is the loss itself.  `higher_is_better` is the direction for callbacks that monitor the
+    metric.
 
     Example::
 
@@ -45,7 +45,7 @@ class Metric(ABC):
     """
 
     kind: ClassVar[str] = ""
-    higher_is_better: ClassVar[bool | None] = None  # None: it is no single number, or nobody says
+    higher_is_better: ClassVar[bool | None] = None  # None: the result is an array, or the direction is unknown
     takes_loss: ClassVar[bool] = False
 
     name: str = field(default="", kw_only=True)
@@ -55,7 +55,7 @@ class Metric(ABC):
     def __post_init__(self) -> None:
         self.name = self.name or self.kind
 
-    # -- what a metric says about itself -------------------------------------------------------------------------
+    # -- the interface of a metric -------------------------------------------------------------------------------
 
     @abstractmethod
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
@@ -76,14 +76,14 @@ class Metric(ABC):
     # -- inside the step -----------------------------------------------------------------------------------------
 
     def record(self, graph: Graph, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> None:
-        """Make the batch count: declare the states `metrics.<name>.<part>` and their updates."""
+        """Count the batch inside a step: declare the states `metrics.<name>.<part>` and their updates."""
         new = self.told(graph.meanings.get(prediction.node)).contributions(prediction, target, weight)
         old = {part: graph.state(self.state_name(part), t.shape, 0, t.dtype) for part, t in new.items()}
         for part, value in self.joined(old, new).items():
             graph.update(old[part], value)
 
     def told(self, meaning: Meaning | None) -> Self:
-        """The metric that knows what the loss takes the prediction for; itself, where there is nothing to know."""
+        """The metric with the meaning that the loss gives to the prediction; itself without one."""
         if meaning is None:
             return self
         out = self.copy()
@@ -100,13 +100,13 @@ class Metric(ABC):
         return {name.removeprefix(prefix): value for name, value in states.items() if name.startswith(prefix)}
 
     def with_capacity(self, rows: int) -> Self:
-        """The metric for an epoch of so many rows; itself, where it needs the same memory for any number of them."""
+        """The metric with buffers for an epoch of so many rows; itself if its states do not depend on the rows."""
         return self
 
     # -- on arrays -----------------------------------------------------------------------------------------------
 
     def __call__(self, *_: object, **__: object) -> NoReturn:
-        """Metrics count before they tell."""
+        """HabitError: a metric is not called."""
         fail(
             HabitError,
             f"a metric is not called: {self.name}.update(prediction, target) counts a batch, {self.name}.compute() is "
@@ -117,21 +117,21 @@ class Metric(ABC):
         """Count a batch.
 
         Args:
-            prediction: scores, classes or numbers: what the metric's own description says.
+            prediction: scores, classes or numbers, as the metric documents.
             target: the truth for each row.
             weight: how much each row counts; 1 when None.
         """
         for value in (prediction, target, weight):
             refuse_mask(value, f"{self.name}.update")
-        given = (np.asarray(prediction), np.asarray(target), None if weight is None else np.asarray(weight))
-        self._join(self.measure(*given))
+        arrays = (np.asarray(prediction), np.asarray(target), None if weight is None else np.asarray(weight))
+        self._join(self.measure(*arrays))
 
     def compute(self) -> Result:
         """The metric of all that was counted; NaN before any update."""
         return self.result(self._states) if self._states else float("nan")
 
     def reset(self) -> None:
-        """Forget everything that was counted."""
+        """Discard everything that was counted."""
         self._states = {}
 
     def merge(self, other: Self) -> None:

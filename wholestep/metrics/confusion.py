@@ -1,10 +1,10 @@
-"""The confusion matrix, and what is counted class by class: precision, recall, F1 and F-beta, overlaps of regions."""
+"""The confusion matrix, and scores from counts per class: precision, recall, F1, F-beta, IoU and Dice."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ AVERAGES = ("macro", "micro", "weighted", "binary", "auto", None)
 
 @dataclass(eq=False)
 class OfClasses(OfScores):
-    """What reads a class for each row.
+    """A metric that reads a class for each row.
 
     Predictions are scores `(..., C)`, classes `(...)`, or one score for each target of yes or no, with a `threshold`
     above which the answer is yes (a loss such as "bce" makes it 0.0).  `classes` says how many classes there are where
@@ -45,17 +45,10 @@ class OfClasses(OfScores):
         return Reading(self, self.threshold, self.ignore_index, self.classes)
 
 
-def _answers(rows: ClassTensors) -> dict[str, Tensor]:
-    """Of each question of yes or no: what was rightly called yes, what was called so, what is so; and all there is."""
-    said, true = rows.predicted == 1, rows.actual == 1
-    parts = {"right": said & true, "predicted": said, "actual": true}
-    return {**{part: rows.amounts(hits).sum(0) for part, hits in parts.items()}, "total": rows.amounts().sum(0)}
-
-
-def _answers_of(rows: ClassArrays) -> dict[str, Array]:
-    """The same on arrays."""
-    said, true = rows.predicted == 1, rows.actual == 1
-    parts = {"right": said & true, "predicted": said, "actual": true}
+def _count_binary(rows: Any) -> dict[str, Any]:
+    """Of each binary label: true positives, predicted positives, actual positives, and rows; tensors or arrays."""
+    predicted, actual = rows.predicted == 1, rows.actual == 1
+    parts = {"right": predicted & actual, "predicted": predicted, "actual": actual}
     return {**{part: rows.amounts(hits).sum(0) for part, hits in parts.items()}, "total": rows.amounts().sum(0)}
 
 
@@ -75,7 +68,7 @@ class ConfusionMatrix(OfClasses):
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         rows, classes = self._tensors(prediction, target, weight)
         if rows.questions > 1:
-            return _answers(rows)
+            return _count_binary(rows)
         flat = (product(rows.actual.shape),)
         amounts = rows.amounts().reshape((-1, 1))
         # By rows of the matrix and not by cells, so that the labels themselves are the index and are checked as such.
@@ -85,14 +78,14 @@ class ConfusionMatrix(OfClasses):
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         rows = self._read_prediction().arrays(prediction, target, weight)
         if rows.questions > 1:
-            return _answers_of(rows)
+            return _count_binary(rows)
         cells = rows.by(rows.actual * rows.classes + rows.predicted, rows.classes**2)
         return {"matrix": cells.reshape(rows.classes, rows.classes)}
 
     def result(self, states: States) -> Result:
         if "total" in states:
-            right, said, true, total = (states[part] for part in ("right", "predicted", "actual", "total"))
-            cells = np.stack([total - said - true + right, said - right, true - right, right], -1)
+            right, predicted, actual, total = (states[part] for part in ("right", "predicted", "actual", "total"))
+            cells = np.stack([total - predicted - actual + right, predicted - right, actual - right, right], -1)
             return cells.reshape(-1, 2, 2) if total.any() else float("nan")
         matrix = states["matrix"]
         return matrix if matrix.any() else float("nan")
@@ -100,31 +93,27 @@ class ConfusionMatrix(OfClasses):
 
 @dataclass(eq=False)
 class Counted(OfClasses):
-    """What follows from the rows that are right, predicted and true, counted for each class."""
+    """A score computed from the numbers of correct, predicted and actual rows of each class."""
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        rows, classes = self._tensors(prediction, target, weight)
+        return self._count(*self._tensors(prediction, target, weight))
+
+    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
+        rows = self._read_prediction().arrays(prediction, target, weight)
+        return self._count(rows, rows.classes)
+
+    def _count(self, rows: Any, classes: int) -> dict[str, Any]:
         if self._asks(rows):
-            return _answers(rows)
+            return _count_binary(rows)
         return {
             "right": rows.by(rows.actual, classes, rows.predicted == rows.actual),
             "predicted": rows.by(rows.predicted, classes),
             "actual": rows.by(rows.actual, classes),
         }
 
-    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        rows = self._read_prediction().arrays(prediction, target, weight)
-        if self._asks(rows):
-            return _answers_of(rows)
-        return {
-            "right": rows.by(rows.actual, rows.classes, rows.predicted == rows.actual),
-            "predicted": rows.by(rows.predicted, rows.classes),
-            "actual": rows.by(rows.actual, rows.classes),
-        }
-
     @abstractmethod
     def _asks(self, rows: ClassTensors | ClassArrays) -> bool:
-        """Is it about answers of yes alone, and not about classes, of which "no" is one?"""
+        """Are only positive answers counted, rather than two classes, yes and no?"""
 
 
 @dataclass(eq=False)
@@ -143,7 +132,7 @@ class ByClass(Counted):
         if self.average == "binary" and (rows.questions > 1 or (rows.classes or 0) > 2):
             fail(
                 OptionError,
-                f"{self.kind}: average='binary' is about one question of yes or no; there are "
+                f"{self.kind}: average='binary' is for one binary label; there are "
                 f"{rows.questions or rows.classes}. Choose 'macro', 'micro', 'weighted', or None for each of them.",
             )
         return rows.questions > 1 or (rows.questions == 1 and self.average in ("auto", "binary"))
@@ -265,5 +254,5 @@ class Dice(F1):
     higher_is_better: ClassVar[bool | None] = True
 
 
-def _quotient(above: Array, below: Array) -> Array:
-    return np.divide(above, below, out=np.zeros_like(above, dtype=np.float64), where=np.asarray(below) > 0)
+def _quotient(a: Array, b: Array) -> Array:
+    return np.divide(a, b, out=np.zeros_like(a, dtype=np.float64), where=np.asarray(b) > 0)

@@ -1,4 +1,4 @@
-"""How predictions go with targets: explained variance, and the correlations of Pearson and Spearman."""
+"""How well predictions follow targets: R², explained variance, and the correlations of Pearson and Spearman."""
 
 from __future__ import annotations
 
@@ -13,14 +13,90 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.metrics.base import Array, Metric, States
 from wholestep.metrics.means import check_numbers
 from wholestep.metrics.reading import ArrayKind, X, check_weight, row_count
-from wholestep.metrics.row_buffers import KeptRows
+from wholestep.metrics.row_buffers import KeptRows, rows_to_store
 
-_TINY = 1e-300
+_TINY = 1e-300  # a weight of 0 is divided by it, and the mean of nothing is 0
+
+
+def _row_weights(metric: str, weight: X, values: X) -> tuple[X, X]:
+    """Weights of rows as float64, with an axis of size 1 for each further axis of the values; and their sum."""
+    check_weight(metric, ArrayKind.of(weight), values.shape[:1])
+    flat: Any = weight.astype("float64")
+    return flat.reshape((*flat.shape, *(1 for _ in values.shape[1:]))), flat.sum()
+
+
+def _join_weights(old: dict[str, Any], new: dict[str, Any]) -> tuple[Any, Any]:
+    """The weight of two sets of rows together, and the share of the new ones in it."""
+    total = old["weight"] + new["weight"]
+    return total, new["weight"] / (fn.maximum if isinstance(total, Tensor) else np.maximum)(total, _TINY)
+
+
+def _explained_share(error: Array, spread: Array) -> Array:
+    """1 - error/spread of each column; where the targets are constant, 1 without errors and 0 with them."""
+    constant = spread == 0
+    explained = 1.0 - error / np.where(constant, 1.0, spread)
+    return np.asarray(np.where(constant, (error == 0).astype(np.float64), explained))
+
+
+@dataclass(eq=False)
+class R2(Metric):
+    """1 - Σ (t - p)² / Σ (t - mean t)², averaged over columns; NaN for fewer than two rows.
+
+    The spread around the mean is kept as (weight, mean, sum of squares) and joined by the rule of Chan, Golub and
+    LeVeque (1979): the difference of two large sums would lose its digits where targets are far from 0.  Where all
+    targets are equal the result is 1 for perfect predictions and 0 for others, as scikit-learn says.
+
+    Example: `ws.metrics.R2()`.
+    """
+
+    kind: ClassVar[str] = "r2"
+    higher_is_better: ClassVar[bool | None] = True
+
+    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
+        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
+        t = target.astype("float64")  # (N, ...)
+        error = prediction.astype("float64") - t
+        if weight is None:
+            total = row_count(t.shape[:1], "float64")
+            mean = t.sum(0) / fn.maximum(total, _TINY)
+            spread, residual = ((t - mean) * (t - mean)).sum(0), (error * error).sum(0)
+        else:
+            w, total = _row_weights(self.kind, weight, t)
+            mean = (w * t).sum(0) / fn.maximum(total, _TINY)
+            spread, residual = (w * (t - mean) * (t - mean)).sum(0), (w * error * error).sum(0)
+        return {"rows": row_count(t.shape[:1]), "weight": total, "mean": mean, "spread": spread, "error": residual}
+
+    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
+        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
+        t = target.astype(np.float64)
+        w, total = _row_weights(self.kind, np.ones(len(t)) if weight is None else weight, t)
+        mean = (w * t).sum(0) / max(total, _TINY)
+        spread, residual = (w * (t - mean) ** 2).sum(0), (w * (prediction - t) ** 2).sum(0)
+        parts = {"rows": len(t), "weight": total, "mean": mean, "spread": spread, "error": residual}
+        return {part: np.asarray(value) for part, value in parts.items()}
+
+    def joined(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+        """The mean of both, and the spread around it: spread + spread' + (mean' - mean)²·w·w' / (w + w')."""
+        total, share = _join_weights(old, new)
+        away = new["mean"] - old["mean"]
+        return {
+            "rows": old["rows"] + new["rows"],
+            "weight": total,
+            "mean": old["mean"] + away * share,
+            "spread": old["spread"] + new["spread"] + away * away * (old["weight"] * share),
+            "error": old["error"] + new["error"],
+        }
+
+    def result(self, states: States) -> float:
+        if states["rows"] < 2:
+            return float("nan")
+        error, spread = np.atleast_1d(states["error"]), np.atleast_1d(states["spread"])
+        return float(_explained_share(error, spread).mean())
 
 
 @dataclass(eq=False)
 class Paired(Metric):
-    """Two numbers of each row, a and b: how each is spread around its mean, and both together, column by column.
+    """Two numbers per row, a and b: their sums of squares around the means and their cross product, column by column.
 
     Means and spreads are joined by the rule of Chan, Golub and LeVeque (1979), as those of `R2` are: differences of
     large sums would lose their digits.
@@ -37,12 +113,11 @@ class Paired(Metric):
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         a, b = self.pair(prediction.astype("float64"), target.astype("float64"))  # (N, ...)
-        total = row_count(a.shape[:1], "float64")
         w: Tensor | float = 1.0
-        if weight is not None:
-            check_weight(self.kind, ArrayKind.of(weight), a.shape[:1])
-            flat = weight.astype("float64")
-            w, total = flat.reshape((*flat.shape, *(1 for _ in a.shape[1:]))), flat.sum()
+        if weight is None:
+            total = row_count(a.shape[:1], "float64")
+        else:
+            w, total = _row_weights(self.kind, weight, a)
         means = [(w * x).sum(0) / fn.maximum(total, _TINY) for x in (a, b)]
         away = [x - mean for x, mean in zip((a, b), means, strict=True)]
         return {
@@ -57,14 +132,11 @@ class Paired(Metric):
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
-        if weight is not None:
-            check_weight(self.kind, ArrayKind.of(weight), target.shape[:1])
         a, b = self.pair(prediction.astype(np.float64), target.astype(np.float64))
-        flat = np.ones(len(a)) if weight is None else weight.astype(np.float64)
-        w = flat.reshape((-1, *(1 for _ in a.shape[1:])))
-        mean_a, mean_b = ((w * x).sum(0) / max(flat.sum(), _TINY) for x in (a, b))
+        w, total = _row_weights(self.kind, np.ones(len(a)) if weight is None else weight, a)
+        mean_a, mean_b = ((w * x).sum(0) / max(total, _TINY) for x in (a, b))
         parts = {
-            "rows": len(a), "weight": flat.sum(), "mean_a": mean_a, "mean_b": mean_b,
+            "rows": len(a), "weight": total, "mean_a": mean_a, "mean_b": mean_b,
             "spread_a": (w * (a - mean_a) ** 2).sum(0), "spread_b": (w * (b - mean_b) ** 2).sum(0),
             "joint": (w * (a - mean_a) * (b - mean_b)).sum(0),
         }  # fmt: skip
@@ -72,8 +144,7 @@ class Paired(Metric):
 
     def joined(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         """The means of both, and the spreads around them: S + S' + (mean' - mean)²·w·w' / (w + w')."""
-        total = old["weight"] + new["weight"]
-        share = new["weight"] / (fn.maximum if isinstance(total, Tensor) else np.maximum)(total, _TINY)
+        total, share = _join_weights(old, new)
         a, b = (new[mean] - old[mean] for mean in ("mean_a", "mean_b"))
         between = old["weight"] * share
         return {
@@ -110,9 +181,7 @@ class ExplainedVariance(Paired):
         return target, target - prediction
 
     def of_columns(self, a: Array, b: Array, joint: Array) -> Array:
-        constant = a == 0
-        explained = 1.0 - b / np.where(constant, 1.0, a)
-        return np.asarray(np.where(constant, (b == 0).astype(np.float64), explained))
+        return _explained_share(b, a)
 
 
 @dataclass(eq=False)
@@ -129,8 +198,8 @@ class Pearson(Paired):
         return target, prediction
 
     def of_columns(self, a: Array, b: Array, joint: Array) -> Array:
-        below = np.sqrt(a) * np.sqrt(b)
-        return np.asarray(np.divide(joint, below, out=np.full_like(joint, np.nan), where=below > 0))
+        scale = np.sqrt(a) * np.sqrt(b)
+        return np.asarray(np.divide(joint, scale, out=np.full_like(joint, np.nan), where=scale > 0))
 
 
 @dataclass(eq=False)
@@ -147,18 +216,16 @@ class Spearman(KeptRows):
     higher_is_better: ClassVar[bool | None] = True
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
-        if weight is None:
-            return {"predictions": prediction, "targets": target}
-        check_weight(self.kind, ArrayKind.of(weight), prediction.shape[:1])
-        return {"predictions": prediction, "targets": target, "weights": weight.astype("float64")}
+        return self._checked_rows(prediction, target, weight)
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
+        return self._checked_rows(prediction, target, weight)
+
+    def _checked_rows(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
-        if weight is None:
-            return {"predictions": prediction, "targets": target}
-        check_weight(self.kind, ArrayKind.of(weight), prediction.shape[:1])
-        return {"predictions": prediction, "targets": target, "weights": weight.astype(np.float64)}
+        if weight is not None:
+            check_weight(self.kind, ArrayKind.of(weight), prediction.shape[:1])
+        return rows_to_store(prediction, target, weight)
 
     def result(self, states: States) -> float:
         parts = self._all_rows(states)
@@ -175,7 +242,7 @@ class Spearman(KeptRows):
 
 
 def _ranks(columns: Array, weight: Array) -> Array:
-    """The weight of what is below each number, and half of that of its equals."""
+    """The rank of each number: the weight of all smaller ones plus half the weight of its equals."""
     out = np.empty_like(columns)
     for i, column in enumerate(columns.T):
         _, place = np.unique(column, return_inverse=True)

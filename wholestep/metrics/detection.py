@@ -22,13 +22,13 @@ Image = Mapping[str, Any]
 IOU_THRESHOLDS = tuple(float(t) for t in np.linspace(0.5, 0.95, 10))
 RECALLS = np.linspace(0.0, 1.0, 101)
 MAX_DETECTIONS = (1, 10, 100)
-# Objects by area, in pixels; others neither count nor count against a detection.
+# Boxes by area, in pixels; others neither count nor count against a detection.
 AREAS = {"": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
 FORMATS = ("xyxy", "xywh")
 
 
 @dataclass(frozen=True)
-class Objects:
+class Boxes:
     """Boxes of one image as (x, y, width, height), with what is known of each: detections have scores."""
 
     boxes: Array  # (n, 4)
@@ -37,26 +37,26 @@ class Objects:
     scores: Array
     crowds: Array  # of targets, True: a group, which any number of detections may match
 
-    def of_class(self, label: int) -> Objects:
+    def of_class(self, label: int) -> Boxes:
         chosen = self.labels == label
-        return Objects(*(array[chosen] for array in vars(self).values()))
+        return Boxes(*(array[chosen] for array in vars(self).values()))
 
-    def best(self, count: int) -> Objects:
+    def best(self, count: int) -> Boxes:
         order = np.argsort(-self.scores, kind="stable")[:count]
-        return Objects(*(array[order] for array in vars(self).values()))
+        return Boxes(*(array[order] for array in vars(self).values()))
 
 
 @dataclass(frozen=True)
-class Matched:
+class Matches:
     """The detections of a class in one image, by falling score, against the objects of an area."""
 
     scores: Array  # (detections,)
     hits: Array  # (thresholds, detections)
     ignored: Array  # the same: matched an object that does not count, or is of another area and matched none
-    objects: int  # that count
+    objects: int  # the number that counts
 
-    def first(self, count: int) -> Matched:
-        return Matched(self.scores[:count], self.hits[:, :count], self.ignored[:, :count], self.objects)
+    def first(self, count: int) -> Matches:
+        return Matches(self.scores[:count], self.hits[:, :count], self.ignored[:, :count], self.objects)
 
 
 class MeanAveragePrecision:
@@ -94,7 +94,7 @@ class MeanAveragePrecision:
 
     def reset(self) -> None:
         """Forget all images."""
-        self._images: list[tuple[Objects, Objects]] = []
+        self._images: list[tuple[Boxes, Boxes]] = []
 
     def update(self, predictions: Sequence[Image], targets: Sequence[Image]) -> None:
         """Count some images.
@@ -142,17 +142,17 @@ class MeanAveragePrecision:
         results["classes"] = np.array(classes, np.int64)
         return results
 
-    def _curve(self, label: int, area: str, count: int) -> Curve:
-        return Curve([image.first(count) for image in self._matched(label, area)], len(self.thresholds))
+    def _curve(self, label: int, area: str, count: int) -> PrecisionRecall:
+        return PrecisionRecall([image.first(count) for image in self._matches(label, area)], len(self.thresholds))
 
-    def _matched(self, label: int, area: str) -> Iterator[Matched]:
+    def _matches(self, label: int, area: str) -> Iterator[Matches]:
         for predicted, target in self._images:
             detections = predicted.of_class(label).best(self.max_detections[-1])
             objects = target.of_class(label)
             if len(detections.labels) or len(objects.labels):
                 yield match(detections, objects, AREAS[area], self.thresholds)
 
-    def _objects(self, what: str, image: Image, index: int) -> Objects:
+    def _objects(self, what: str, image: Image, index: int) -> Boxes:
         where = f"{what}[{index}]"
         needed = ("boxes", "labels", "scores") if what == "predictions" else ("boxes", "labels")
         if not isinstance(image, Mapping) or any(key not in image for key in needed):
@@ -184,7 +184,7 @@ class MeanAveragePrecision:
 
         sizes = boxes[:, 2] * boxes[:, 3]
         is_target = what == "targets"
-        return Objects(
+        return Boxes(
             boxes,
             labels,
             column("area", sizes).astype(np.float64) if is_target else sizes,
@@ -193,7 +193,7 @@ class MeanAveragePrecision:
         )
 
 
-def overlaps(detections: Objects, objects: Objects) -> Array:
+def overlaps(detections: Boxes, objects: Boxes) -> Array:
     """IoU of every detection with every object, (detections, objects); of a crowd, the part of the detection in it."""
     a, b = detections.boxes[:, None], objects.boxes[None]
     low = np.maximum(a[..., :2], b[..., :2])
@@ -205,10 +205,10 @@ def overlaps(detections: Objects, objects: Objects) -> Array:
     return ious
 
 
-def match(detections: Objects, objects: Objects, area: tuple[float, float], thresholds: Array) -> Matched:
-    """Every detection, best first, takes the object that it overlaps most and nobody has taken.
+def match(detections: Boxes, objects: Boxes, area: tuple[float, float], thresholds: Array) -> Matches:
+    """Match detections, in order of score, to the free object of largest IoU.
 
-    One that does not count (a crowd, another area) is taken only where no other can be; a crowd by any number.
+    An object that does not count (a crowd, another area) is matched only if no other can be; a crowd repeatedly.
     """
     low, high = area
     outside = (objects.areas < low) | (objects.areas > high)
@@ -227,14 +227,14 @@ def match(detections: Objects, objects: Objects, area: tuple[float, float], thre
                 best = np.flatnonzero(chosen & (ious[d] == ious[d][chosen].max()))[-1]  # the last of equals, as COCO
                 hits[t, d], ignored[t, d], free[best] = True, uncounted[best], False
     far = (detections.areas < low) | (detections.areas > high)
-    return Matched(detections.scores, hits, ignored | (~hits & far), int((~uncounted).sum()))
+    return Matches(detections.scores, hits, ignored | (~hits & far), int((~uncounted).sum()))
 
 
 @dataclass(frozen=True)
-class Curve:
+class PrecisionRecall:
     """Precision and recall of one class over all images."""
 
-    images: Sequence[Matched]
+    images: Sequence[Matches]
     thresholds: int
 
     @cached_property
@@ -265,15 +265,15 @@ class Curve:
         true, false = self._counts
         precision = true / np.maximum(true + false, 1)
         best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]  # at this recall or a higher one
-        found = np.zeros(self.thresholds)
+        precisions = np.zeros(self.thresholds)
         for t in range(self.thresholds):
             at = np.searchsorted(true[t] / self.objects, RECALLS)
-            found[t] = np.append(best[t], 0.0)[at].mean()
-        return found
+            precisions[t] = np.append(best[t], 0.0)[at].mean()
+        return precisions
 
 
 def _mean(values: Sequence[Array]) -> float:
-    """Of what is not NaN; NaN where that is nothing."""
-    known = np.concatenate([np.zeros(0), *map(np.ravel, values)])
-    known = known[~np.isnan(known)]
-    return float(known.mean()) if known.size else float("nan")
+    """The mean of all values that are not NaN; NaN without any."""
+    flat = np.concatenate([np.zeros(0), *map(np.ravel, values)])
+    flat = flat[~np.isnan(flat)]
+    return float(flat.mean()) if flat.size else float("nan")

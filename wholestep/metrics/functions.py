@@ -1,4 +1,4 @@
-"""Metrics of one's own: a plain function of predictions and targets, recorded in the step or called on arrays.
+"""User-defined metrics: a plain function of predictions and targets, recorded in the step or called on arrays.
 
 `metrics=[my_function]` records the function, as `loss=my_function` does: it is given tensors, costs what its
 expressions cost, and adds up over batches.  A function of NumPy arrays, such as scikit-learn's, is given as
@@ -22,14 +22,14 @@ from wholestep.errors import OptionError, UsageError, WholestepError
 from wholestep.metrics.base import Array, Metric, Result, States
 from wholestep.metrics.means import Mean
 from wholestep.metrics.reading import ArrayKind, check_weight, row_count
-from wholestep.metrics.row_buffers import KeptRows
+from wholestep.metrics.row_buffers import KeptRows, rows_to_store
 
 WEIGHT = "sample_weight"
 
 
 @dataclass(eq=False)
 class OfFunction(Metric):
-    """What is made of a function, whose name it has."""
+    """A metric made from a function, under the name of the function."""
 
     function: Callable[..., Any]
     better: bool | None = field(default=None, kw_only=True)
@@ -40,27 +40,27 @@ class OfFunction(Metric):
                 UsageError,
                 f"{type(self).__name__} takes a function of predictions and targets; received {self.function!r}.",
             )
-        named = getattr(self.function, "__name__", "")
-        if not self.name and named in ("", "<lambda>"):
+        function_name = getattr(self.function, "__name__", "")
+        if not self.name and function_name in ("", "<lambda>"):
             what = type(self).__name__
             fail(
                 UsageError,
-                f"a metric needs a name, and {named or 'this object'} has none: "
+                f"a metric needs a name, and {function_name or 'this object'} has none: "
                 f"ws.metrics.{what}(function, name='gap').",
             )
-        self.name = self.name or named
+        self.name = self.name or function_name
         if self.better is None:
             self.better = getattr(self.function, "higher_is_better", None)
         self.higher_is_better = self.better  # type: ignore[misc]
 
     @property
     def takes_weight(self) -> bool:
-        """Has it an argument `sample_weight`?"""
+        """Does the function have an argument `sample_weight`?"""
         try:
-            known = signature(self.function).parameters.values()
-        except ValueError:  # of a function that is not Python's
+            parameters = signature(self.function).parameters.values()
+        except ValueError:  # a builtin without a signature
             return False
-        return any(p.name == WEIGHT or p.kind is Parameter.VAR_KEYWORD for p in known)
+        return any(p.name == WEIGHT or p.kind is Parameter.VAR_KEYWORD for p in parameters)
 
 
 @dataclass(eq=False)
@@ -102,9 +102,9 @@ class Function(OfFunction, Mean):
         return {"sum": (w * rows).sum(), "weight": w.sum() * inside}
 
     def _call_function(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
-        own = {WEIGHT: weight} if weight is not None and self.takes_weight else {}
+        options = {WEIGHT: weight} if weight is not None and self.takes_weight else {}
         try:
-            value = self.function(prediction, target, **own)
+            value = self.function(prediction, target, **options)
         except (WholestepError, TypeError, ValueError, AttributeError) as error:
             fail(
                 UsageError,
@@ -114,8 +114,8 @@ class Function(OfFunction, Mean):
         if not isinstance(value, Tensor):
             fail(
                 UsageError,
-                f"the metric {self.name!r} gave {value!r}, no tensor: it is recorded once, and nothing of the data is "
-                f"in it. Compute it of the tensors, or use ws.metrics.OverEpoch({self.name}) for NumPy.",
+                f"the metric {self.name!r} returned {value!r}, which is no tensor: the step would not compute it from "
+                f"the data. Compute it from the tensors, or use ws.metrics.OverEpoch({self.name}) for NumPy.",
             )
         return value
 
@@ -133,16 +133,16 @@ class Function(OfFunction, Mean):
         return {"sum": value.astype("float64") * rows, "weight": rows}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        """The recorded expressions, interpreted."""
+        """Interprets the recorded expressions."""
         from wholestep.compiler.ir.semantics.interpret import interpret
 
-        given = {"prediction": prediction, "target": target, **({} if weight is None else {WEIGHT: weight})}
+        inputs = {"prediction": prediction, "target": target, **({} if weight is None else {WEIGHT: weight})}
         with record_into(Graph()) as g:
-            tensors = {name: g.input(name, a.shape, a.dtype) for name, a in given.items()}
-            found = self.contributions(tensors["prediction"], tensors["target"], tensors.get(WEIGHT))
-            g.set_outputs({part: value * 1 for part, value in found.items()})
-        outputs = interpret(g.to_ir(), inputs=given, state={}, scalars={}, sizes={}, seed=0, step=0).outputs
-        return {part: np.asarray(outputs[part], np.float64) for part in found}
+            tensors = {name: g.input(name, a.shape, a.dtype) for name, a in inputs.items()}
+            parts = self.contributions(tensors["prediction"], tensors["target"], tensors.get(WEIGHT))
+            g.set_outputs({part: value * 1 for part, value in parts.items()})
+        outputs = interpret(g.to_ir(), inputs=inputs, state={}, scalars={}, sizes={}, seed=0, step=0).outputs
+        return {part: np.asarray(outputs[part], np.float64) for part in parts}
 
 
 @dataclass(eq=False)
@@ -155,7 +155,7 @@ class OverEpoch(KeptRows, OfFunction):
     Args:
         function: of predictions and targets, arrays of all rows; with a third argument `sample_weight` where it takes
             weights.
-        capacity: the rows of an epoch, where nobody else knows them.
+        capacity: the rows of an epoch; `fit` sets it.
         name: by default the function's.
         better: True where more is better, False where less is.
 
@@ -166,13 +166,11 @@ class OverEpoch(KeptRows, OfFunction):
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         self._need_weight(weight is not None)
-        parts = {"predictions": prediction, "targets": target}
-        return parts if weight is None else {**parts, "weights": weight.astype("float64")}
+        return rows_to_store(prediction, target, weight)
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         self._need_weight(weight is not None)
-        parts = {"predictions": prediction, "targets": target}
-        return parts if weight is None else {**parts, "weights": weight.astype(np.float64)}
+        return rows_to_store(prediction, target, weight)
 
     def _need_weight(self, weighted: bool) -> None:
         if weighted and not self.takes_weight:
@@ -186,20 +184,23 @@ class OverEpoch(KeptRows, OfFunction):
         parts = self._all_rows(states)
         if not parts:
             return float("nan")
-        own = {WEIGHT: parts["weights"]} if "weights" in parts else {}
-        found = self.function(parts["predictions"], parts["targets"], **own)
+        options = {WEIGHT: parts["weights"]} if "weights" in parts else {}
+        returned = self.function(parts["predictions"], parts["targets"], **options)
         try:
-            value = np.asarray(found, np.float64)
+            value = np.asarray(returned, np.float64)
         except (TypeError, ValueError):
-            fail(OptionError, f"the metric {self.name!r} gave {found!r}; expected a number or an array of numbers.")
+            fail(
+                OptionError,
+                f"the metric {self.name!r} returned {returned!r}; expected a number or an array of numbers.",
+            )
         return float(value) if value.ndim == 0 else value
 
 
 def refuse_description(config: Mapping[str, Any]) -> None:
-    """A metric of a function has no description that a file could hold."""
+    """UsageError for the `to_config()` of a metric of a function: a file cannot store the function."""
     if config.get("kind") in (Function.kind, OverEpoch.kind):
         fail(
             UsageError,
-            f"the metric {config.get('name')!r} is a function, which no description holds; give the function itself: "
-            "metrics=[my_function].",
+            f"the metric {config.get('name')!r} is a function, which a description cannot store; give the function "
+            "itself: metrics=[my_function].",
         )

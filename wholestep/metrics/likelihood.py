@@ -1,4 +1,4 @@
-"""How probable the truth was: log loss and perplexity."""
+"""Log loss and perplexity: the likelihood of the targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wholestep.metrics.rows import Reading
 
 @dataclass(eq=False)
 class OfProbabilities(OfScores):
-    """What reads probabilities: raw scores become some, unless `from_logits=False`."""
+    """A metric of probabilities: softmax or sigmoid of raw scores, unless `from_logits=False`."""
 
     from_logits: bool = True
     ignore_index: int | None = None
@@ -30,22 +30,25 @@ class OfProbabilities(OfScores):
         return Reading(self, ignore_index=self.ignore_index).ignored(form)
 
     def _score_rows(self, prediction: X, target: X) -> Seen[X]:
-        seen, known = self.see(prediction, target), self.meaning
+        seen, meaning = self.see(prediction, target), self.meaning
         if seen.form is PredictionForm.CLASSES:
             fail(DTypeError, f"{self.kind} needs scores or probabilities, floats; received {ArrayKind.of(prediction)}.")
         if seen.form is PredictionForm.ROWS and self.ignore_index is not None:
             fail(DTypeError, f"{self.kind}: ignore_index needs classes as targets; received {ArrayKind.of(target)}.")
-        if known is not None and known.probabilities:
+        if meaning is not None and meaning.probabilities:
             if self.from_logits:
                 fail(
                     OptionError,
-                    f"{self.kind} takes raw scores unless told otherwise, and the loss takes the prediction for "
+                    f"{self.kind} takes raw scores by default, and the loss takes the prediction for "
                     f"probabilities. Write ws.metrics.{type(self).__name__}(from_logits=False).",
                 )
             return seen
-        if known is not None and not known.logits:
-            fail(UsageError, f"{self.kind} needs probabilities, and the loss makes none of its scores. Leave it out.")
-        if known is not None and not self.from_logits:
+        if meaning is not None and not meaning.logits:
+            fail(
+                UsageError,
+                f"{self.kind} needs probabilities, and the scores of this loss are no logits. Leave the metric out.",
+            )
+        if meaning is not None and not self.from_logits:
             fail(
                 OptionError,
                 f"{self.kind}: from_logits=False is for probabilities, and the loss takes the prediction for raw "
@@ -104,8 +107,8 @@ class LogLoss(OfProbabilities, Mean):
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         seen = self._score_rows(prediction, target)
         ignored = self.ignored(seen.form)
-        given = np.ones(seen.target.shape[: len(seen.rows)]) if weight is None else self.spread(weight, seen.rows)
-        each = given.astype(np.float64)
+        weights = np.ones(seen.target.shape[: len(seen.rows)]) if weight is None else self.spread(weight, seen.rows)
+        each = weights.astype(np.float64)
         counted = np.ones(each.shape, bool) if ignored is None else seen.target != ignored
         rows = self._row_values(seen.form, seen.prediction[counted], seen.target[counted])
         each = each[counted]
@@ -139,7 +142,7 @@ class Perplexity(LogLoss):
     higher_is_better: ClassVar[bool | None] = False
 
     def result(self, states: States) -> float:
-        with np.errstate(over="ignore"):  # of a model that is lost: infinite
+        with np.errstate(over="ignore"):  # infinite for a model that diverged
             return float(np.exp(super().result(states)))
 
 

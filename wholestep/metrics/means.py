@@ -153,7 +153,7 @@ class MAE(OfErrors):
 class MAPE(OfErrors):
     """The mean absolute error relative to the target, |p - t| / |t|, over elements: 0.1 is ten per cent.
 
-    As scikit-learn has it, a target of 0 counts as 2.2e-16: where there are such, the result says little.
+    As in scikit-learn, a target of 0 counts as 2.2e-16, which makes the result huge.
 
     Example: `ws.metrics.MAPE()`.
     """

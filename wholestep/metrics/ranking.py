@@ -1,4 +1,4 @@
-"""Metrics of the order of scores: ROC-AUC and average precision.  They keep every score of an epoch."""
+"""Metrics of the order of scores: ROC-AUC, average precision and their curves.  They store all scores of an epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEITHER = -1  # a target that is neither yes nor no
 
 @dataclass(eq=False)
 class Ranked(OfScores, KeptRows):
-    """What orders all scores of an epoch.
+    """A metric of the order of all scores of an epoch.
 
     Scores are `(...)` for targets 0 and 1, or `(..., C)` for classes `(...)`: two columns are one score, more are one
     question for each class against the others, averaged over classes.  More than two columns are raw scores that become
@@ -115,14 +115,14 @@ class Ranked(OfScores, KeptRows):
 
     @property
     def _answers(self) -> tuple[int, int]:
-        """What the targets of yes or no are: no, yes."""
+        """The values of binary targets: negative, positive."""
         return (-1, 1) if self.meaning is not None and self.meaning.signs else (0, 1)
 
     def _plain(self, target: ArrayKind) -> bool:
         return target.whole and self._answers == (0, 1)
 
     def _binary_labels(self, t: Tensor) -> Tensor:
-        """0 and 1, or what is neither: a probability has no place in an order, and `result` refuses it."""
+        """0 and 1, or NEITHER, which `result` refuses: a probability is neither positive nor negative."""
         no, yes = self._answers
         return fn.where(t == yes, 1, fn.where(t == no, 0, NEITHER)).astype("int32")
 
@@ -148,16 +148,16 @@ class Ranked(OfScores, KeptRows):
         if several and self.from_logits and self.meaning is not None and not self.meaning.logits:
             fail(
                 UsageError,
-                f"{self.kind} compares probabilities of classes, and the loss makes none of its scores. To rank the "
-                f"scores as they are: ws.metrics.{type(self).__name__}(from_logits=False).",
+                f"{self.kind} compares probabilities of classes, and the scores of this loss are no logits. To rank "
+                f"the scores as they are: ws.metrics.{type(self).__name__}(from_logits=False).",
             )
         return seen
 
     def _neither(self) -> str:
         no, yes = self._answers
         return (
-            f"{self.kind} orders rows that have a class and rows that have not; some targets are neither {no} nor "
-            f"{yes}, or no class. Make them so, (y > 0.5).astype('int32'), or leave the metric out."
+            f"{self.kind} needs binary targets, {no} and {yes}, or class indices; received others. Convert them, "
+            f"(y > 0.5).astype('int32'), or leave the metric out."
         )
 
     # -- both ----------------------------------------------------------------------------------------------------
@@ -233,3 +233,60 @@ class AveragePrecision(Ranked):
         seen = curve.hits + curve.misses
         precision = np.divide(curve.hits, seen, out=np.zeros_like(seen), where=seen > 0)
         return float((np.diff(np.append(0.0, curve.hits / curve.hits[-1])) * precision).sum())
+
+
+# -- curves ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class RankedCurve(Ranked):
+    """A curve is an array (3, points); several are one of (C, 3, points), in which shorter ones repeat their end."""
+
+    def of_classes(self, scores: Sequence[Result]) -> Result:
+        curves = [np.asarray(s) for s in scores]
+        longest = max(c.shape[-1] for c in curves)
+        return np.stack([np.pad(c, ((0, 0), (0, longest - c.shape[-1])), "edge") for c in curves])
+
+
+@dataclass(eq=False)
+class RocCurve(RankedCurve):
+    """The ROC curve as an array (3, points): the false positive rate, the true positive rate, and the score at or above
+    which the answer is yes, from the highest down; the first point, (0, 0), has a score of infinity.
+
+    Points between two others on a line are left out, as scikit-learn does.  Rates are NaN where a class has no rows, or
+    all of them.  Of several classes or labels (C, 3, points).
+
+    Example: `ws.metrics.RocCurve(capacity=1000)`.
+    """
+
+    kind: ClassVar[str] = "roc_curve"
+    higher_is_better: ClassVar[bool | None] = None
+
+    def score(self, curve: Curve) -> Array:
+        hits, misses, scores = curve.hits, curve.misses, curve.scores
+        if len(hits) > 2:
+            bends = np.logical_or(np.diff(hits, 2), np.diff(misses, 2))
+            corners = np.flatnonzero(np.r_[True, bends, True])
+            hits, misses, scores = hits[corners], misses[corners], scores[corners]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rates = [np.append(0.0, counts) / counts[-1] for counts in (misses, hits)]
+        return np.stack([*rates, np.append(np.inf, scores)])
+
+
+@dataclass(eq=False)
+class PrecisionRecallCurve(RankedCurve):
+    """Precision, recall and the score at or above which the answer is yes, as an array (3, points), from the lowest
+    score up; the last point, (1, 0), has a score of infinity.  Of several classes or labels (C, 3, points).
+
+    Example: `ws.metrics.PrecisionRecallCurve(capacity=1000)`.
+    """
+
+    kind: ClassVar[str] = "pr_curve"
+    higher_is_better: ClassVar[bool | None] = None
+
+    def score(self, curve: Curve) -> Array:
+        seen = curve.hits + curve.misses
+        precision = np.divide(curve.hits, seen, out=np.zeros_like(seen), where=seen > 0)
+        recall = curve.hits / curve.hits[-1] if curve.hits[-1] > 0 else np.ones_like(seen)
+        ends = ((precision, 1.0), (recall, 0.0), (curve.scores, np.inf))
+        return np.stack([np.append(values[::-1], end) for values, end in ends])

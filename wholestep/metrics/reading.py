@@ -1,4 +1,4 @@
-"""How predictions and targets of a classifier are told apart: by options, by the loss, by shape and dtype.
+"""How predictions and targets of a classifier are interpreted: by options, by the loss, by shape and dtype.
 
 A metric's own `axis=` (classes) or `threshold=` (yes or no) decides first; then what the loss takes the same output for
 (`losses.forms.Meaning`); then shapes and dtypes, where they leave one answer.  The same on arrays and on tensors.
@@ -34,7 +34,7 @@ class PredictionForm(Enum):
 
 @dataclass(frozen=True)
 class ArrayKind:
-    """The shape of an array or tensor, and whether it holds whole numbers."""
+    """The shape of an array or tensor, and whether it holds integers."""
 
     shape: Shape
     whole: bool
@@ -46,12 +46,12 @@ class ArrayKind:
         return ArrayKind(x.shape, letter_of(x.dtype) in "iub")
 
     def __str__(self) -> str:
-        return f"{'whole numbers' if self.whole else 'floats'} of shape {shape_text(self.shape)}"
+        return f"{'integers' if self.whole else 'floats'} of shape {shape_text(self.shape)}"
 
 
 @dataclass(frozen=True)
 class Seen(Generic[X]):
-    """A pair that was understood: classes last, targets in the shape of what they belong to."""
+    """An interpreted pair: the class axis last, targets in the shape of the rows or scores they belong to."""
 
     form: PredictionForm
     prediction: X
@@ -74,25 +74,24 @@ class Seen(Generic[X]):
 
 @dataclass(eq=False)
 class OfScores(Metric):
-    """What reads scores of classes, or of yes and no.
+    """A metric of class scores, or of one score for each binary target.
 
-    `axis` says where the classes are, if neither the loss nor the shapes do; it makes classes of scores that the loss
-    takes for answers of yes or no, as well.
+    `axis` is the class axis, if neither the loss nor the shapes determine it; it also overrides a binary loss.
     """
 
     axis: int | None = field(default=None, kw_only=True)
 
     def see(self, prediction: X, target: X, threshold: float | None = None) -> Seen[X]:
-        """The pair as it is meant; an error says what was expected."""
-        p, t, known = ArrayKind.of(prediction), ArrayKind.of(target), self.meaning
+        """The interpreted pair; an error names the shapes that were expected."""
+        p, t, meaning = ArrayKind.of(prediction), ArrayKind.of(target), self.meaning
         if p.whole:
             return self._of_predicted(prediction, target)
         if self.axis is not None:
             return self._of_classes(prediction, target, class_axis(self.kind, p.shape, t.shape, self.axis))
-        if threshold is not None or (known is not None and known.each):
+        if threshold is not None or (meaning is not None and meaning.each):
             return self._of_each(prediction, target)
-        if known is not None:
-            return self._of_classes(prediction, target, known.axis)
+        if meaning is not None:
+            return self._of_classes(prediction, target, meaning.axis)
         if not shapes_match(p.shape, t.shape):
             return self._of_classes(prediction, target, class_axis(self.kind, p.shape, t.shape))
         if t.whole or len(p.shape) < 2 or p.shape[-1] == 1 or p.shape != t.shape:
@@ -148,7 +147,7 @@ class OfScores(Metric):
     def _refuse_floats(self, target: ArrayKind) -> None:
         fail(
             DTypeError,
-            f"{self.kind}: labels are classes, whole numbers; received {target}. Cast them: labels.astype('int32').",
+            f"{self.kind}: labels are classes, integers; received {target}. Cast them: labels.astype('int32').",
         )
 
     def _ask(self, prediction: ArrayKind) -> None:
@@ -161,16 +160,16 @@ class OfScores(Metric):
 
     def spread(self, weight: X, rows: Shape) -> X:
         """Weights of rows, or of more than rows, in the shape of what counts."""
-        given: Shape = weight.shape
-        if not given or given != rows[: len(given)]:
+        shape: Shape = weight.shape
+        if not shape or shape != rows[: len(shape)]:
             fail(
                 ShapeError,
                 f"{self.kind}: weights have one number for each row, shape {shape_text(rows[:1])}; received "
-                f"{shape_text(given)}.",
+                f"{shape_text(shape)}.",
             )
-        if given == rows:
+        if shape == rows:
             return weight
-        wide = _reshape(weight, (*given, *(1 for _ in rows[len(given) :])))
+        wide = _reshape(weight, (*shape, *(1 for _ in rows[len(shape) :])))
         return wide.expand(rows) if isinstance(wide, Tensor) else np.broadcast_to(wide, cast("tuple[int, ...]", rows))
 
 
@@ -190,7 +189,7 @@ def _last(x: X, axis: int) -> X:
 
 
 def check_range(metric: str, what: str, values: Array, classes: int) -> None:
-    """Classes outside the range are an error that shows the first of them."""
+    """InputError for class indices outside the range, with the first of them."""
     wrong = (values < 0) | (values >= classes)
     if wrong.any():
         position = int(np.argmax(wrong))
@@ -202,7 +201,7 @@ def check_range(metric: str, what: str, values: Array, classes: int) -> None:
 
 
 def check_weight(metric: str, weight: ArrayKind, rows: Shape) -> None:
-    """Weights of numbers are those of rows."""
+    """ShapeError unless there is one weight for each row."""
     if weight.shape != rows:
         fail(
             ShapeError,

@@ -1,4 +1,4 @@
-"""Metrics that need all rows of an epoch at once: each step writes its own rows behind those of the last one."""
+"""Metrics over all rows of an epoch at once: each step appends its rows to a buffer."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent
 from wholestep.errors import InputError, OptionError
 from wholestep.metrics.base import Array, Metric, States
-from wholestep.metrics.reading import row_count
+from wholestep.metrics.reading import X, row_count
 
 
 @dataclass(eq=False)
 class KeptRows(Metric):
-    """What keeps rows, in buffers whose first axis counts them, and beside them how many there are.
+    """A metric that stores rows, in buffers whose first axis is the row, and their count.
 
-    `capacity` is the number of rows of an epoch: inside a step they are kept in a state of that length, of which every
-    step writes its own rows (`python -m benchmarks metrics`).  `fit` knows it from the `examples` of its data; on
-    arrays it may be left open.
+    `capacity` is the number of rows of an epoch: inside a step the buffer is a state of that length, and every step
+    writes its rows into it (`python -m benchmarks metrics`).  `fit` sets `examples` from its data; on arrays buffers
+    grow, and `capacity` may be left out.
     """
 
-    kept: ClassVar[str] = "row"  # what it keeps, for people
+    kept: ClassVar[str] = "row"  # what it stores, in errors
 
     capacity: int | None = None
     examples: int | None = field(default=None, kw_only=True)
@@ -41,33 +41,33 @@ class KeptRows(Metric):
     # -- inside the step -----------------------------------------------------------------------------------------
 
     def record(self, graph: Graph, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> None:
-        """Write the batch's rows behind those that are there."""
-        told = self.told(graph.meanings.get(prediction.node))
-        batch = told.contributions(prediction, target, weight)
-        room = self._rows_of_an_epoch(told.rows_each(prediction, target))
+        """Append the rows of the batch to the buffers."""
+        metric = self.told(graph.meanings.get(prediction.node))
+        batch = metric.contributions(prediction, target, weight)
+        capacity = self._rows_of_an_epoch(metric.rows_each(prediction, target))
         seen = graph.state(self.state_name("rows"), (), 0, "int64")
         count = row_count(next(iter(batch.values())).shape[:1])
         for part, rows in batch.items():
-            kept = graph.state(self.state_name(part), (room, *rows.shape[1:]), 0, rows.dtype)
-            graph.update(kept, fn.write_rows(kept, rows, seen))
+            buffer = graph.state(self.state_name(part), (capacity, *rows.shape[1:]), 0, rows.dtype)
+            graph.update(buffer, fn.write_rows(buffer, rows, seen))
         graph.update(seen, seen + count)
 
     def _rows_of_an_epoch(self, each: Extent) -> int:
-        """As many as were said; else those of all examples."""
+        """`capacity` if it is given, else the rows of all examples."""
         if self.capacity is not None:
             return self.capacity
         if self.examples is None or not isinstance(each, int):
             fail(
                 OptionError,
-                f"{self.name} keeps every {self.kept} of an epoch: say how many rows it has, capacity=len(x), or use "
-                "it on arrays.",
+                f"{self.name} stores every {self.kept} of an epoch, and its number of rows is not known: give it, "
+                "capacity=len(x), or use the metric on arrays.",
             )
         return self.examples * each
 
     # -- on arrays -----------------------------------------------------------------------------------------------
 
     def _join(self, new: dict[str, Array]) -> None:
-        """Write rows behind those that are there, into buffers that double where no capacity was given."""
+        """Append rows to the buffers, which double in size unless a capacity was given."""
         if not new:
             return
         added = int(new["rows"]) if "rows" in new else len(next(iter(new.values())))
@@ -77,15 +77,18 @@ class KeptRows(Metric):
             fail(InputError, self._full(seen + added))
         for part, rows in new.items():
             if part != "rows":
-                buffer = self._room(part, rows, seen, seen + added)
+                buffer = self._buffer_for(part, rows, seen, seen + added)
                 buffer[seen : seen + added] = rows[:added]
         self._states["rows"] = np.asarray(seen + added, np.int64)
 
     def _need_parts(self, new: dict[str, Array], seen: int) -> None:
         if seen and ("weights" in new) != ("weights" in self._states):
-            fail(InputError, f"{self.name}: either all batches have weights or none has; the others were different.")
+            fail(
+                InputError,
+                f"{self.name}: all batches have weights or none has; received both. Give weights to every update.",
+            )
 
-    def _room(self, part: str, rows: Array, seen: int, needed: int) -> Array:
+    def _buffer_for(self, part: str, rows: Array, seen: int, needed: int) -> Array:
         buffer = self._states.get(part)
         if buffer is None or len(buffer) < needed:
             size = self.capacity or max(64, 1 << (needed - 1).bit_length())
@@ -98,7 +101,7 @@ class KeptRows(Metric):
     # -- both ----------------------------------------------------------------------------------------------------
 
     def _all_rows(self, states: States) -> dict[str, Array]:
-        """The parts of the rows that there are; nothing where there are none."""
+        """The parts of all stored rows; empty without rows."""
         rows = int(states["rows"])
         parts = {part: values for part, values in states.items() if part != "rows"}
         if rows > min(map(len, parts.values())):
@@ -106,4 +109,10 @@ class KeptRows(Metric):
         return {part: values[:rows] for part, values in parts.items()} if rows else {}
 
     def _full(self, rows: int) -> str:
-        return f"{self.name} has room for {self.capacity} rows and received {rows}. Say more: capacity={rows}."
+        return f"{self.name} has room for {self.capacity} rows and received {rows}. Make it larger: capacity={rows}."
+
+
+def rows_to_store(prediction: X, target: X, weight: X | None) -> dict[str, X]:
+    """Predictions and targets, and weights as float64 if there are any."""
+    parts = {"predictions": prediction, "targets": target}
+    return parts if weight is None else {**parts, "weights": weight.astype("float64")}

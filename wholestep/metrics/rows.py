@@ -1,4 +1,4 @@
-"""The rows of a classifier: which class each was given and which it has, and how much it counts."""
+"""The rows of a classifier: predicted class, actual class, weight."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from wholestep.metrics.reading import OfScores, PredictionForm, Seen, check_rang
 
 @dataclass(frozen=True)
 class Reading:
-    """How a metric reads classes: the options that decide it."""
+    """How a metric reads predicted and actual classes from scores and targets."""
 
     metric: OfScores
     threshold: float | None = None
     ignore_index: int | None = None
     classes: int | None = None
-    together: bool = False  # the answers of a row stand in one line: (N, all that a row asks)
+    together: bool = False  # all binary labels of a row in one axis: (N, labels)
 
     def ignored(self, form: PredictionForm) -> int | None:
         """The class that is left out: the metric's own, or the loss's."""
-        known = self.metric.meaning
-        if self.ignore_index is None and known is not None and form is PredictionForm.SCORES:
-            return known.ignore_index
+        meaning = self.metric.meaning
+        if self.ignore_index is None and meaning is not None and form is PredictionForm.SCORES:
+            return meaning.ignore_index
         return self.ignore_index
 
     def limit(self) -> float:
         """The score above which the answer is yes."""
-        known = self.metric.meaning
-        by_loss = known is not None and known.each
+        meaning = self.metric.meaning
+        by_loss = meaning is not None and meaning.each
         if self.threshold is not None:
-            if by_loss and known is not None and known.logits and self.threshold == 0.5:
+            if by_loss and meaning is not None and meaning.logits and self.threshold == 0.5:
                 _warn_of_half(self.metric.kind)
             return self.threshold
         if not by_loss:
             fail(
                 OptionError,
-                f"{self.metric.kind}: one score for each target says yes or no by a threshold, and none was given. Say "
-                "it: threshold=0.0 for logits, threshold=0.5 for probabilities; one-hot targets become classes by "
+                f"{self.metric.kind}: one score for each target needs a threshold, and none was given. Give "
+                "threshold=0.0 for logits, threshold=0.5 for probabilities; one-hot targets become classes by "
                 "target.argmax(-1).",
             )
-        return 0.5 if known is not None and known.probabilities else 0.0
+        return 0.5 if meaning is not None and meaning.probabilities else 0.0
 
     @property
     def _no(self) -> float:
-        """Targets above it say yes."""
-        known = self.metric.meaning
-        return 0.0 if known is not None and known.signs else 0.5
+        """The largest target of a negative answer."""
+        meaning = self.metric.meaning
+        return 0.0 if meaning is not None and meaning.signs else 0.5
 
     def _shape(self, seen: Seen[Any], rows: Shape) -> tuple[Extent, ...]:
         """Flat rows of classes; of yes or no (rows, questions)."""
@@ -95,7 +95,7 @@ class Reading:
         return p > self.limit(), t if plain else t > self._no
 
     def _width(self, seen: Seen[Any], top: int) -> int:
-        """The number of classes: told by the scores, by the metric, or by the largest class seen."""
+        """The number of classes: that of the scores, `classes=` of the metric, or the largest class seen plus 1."""
         if seen.form in (PredictionForm.SCORES, PredictionForm.ROWS):
             return int(seen.prediction.shape[-1])
         return 2 if seen.form is PredictionForm.EACH else self.classes or top + 1

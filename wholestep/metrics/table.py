@@ -1,4 +1,4 @@
-"""The table of metrics: every name that stands for one."""
+"""The table of metrics, by name and alias."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from wholestep.metrics.agreement import MCC, BalancedAccuracy, CohenKappa
 from wholestep.metrics.base import Metric
 from wholestep.metrics.calibration import ECE
 from wholestep.metrics.confusion import F1, ConfusionMatrix, Dice, FBeta, IoU, Precision, Recall
-from wholestep.metrics.correlation import ExplainedVariance, Pearson, Spearman
-from wholestep.metrics.curves import PrecisionRecallCurve, RocCurve
+from wholestep.metrics.correlation import R2, ExplainedVariance, Pearson, Spearman
 from wholestep.metrics.functions import Function
 from wholestep.metrics.likelihood import LogLoss, Perplexity
 from wholestep.metrics.means import MAE, MAPE, MSE, RMSE, LossTracker
-from wholestep.metrics.r2 import R2
-from wholestep.metrics.ranking import AveragePrecision, RocAuc
+from wholestep.metrics.ranking import AveragePrecision, PrecisionRecallCurve, RocAuc, RocCurve
 
 METRICS: dict[str, type[Metric]] = {
     cls.kind: cls
@@ -88,8 +86,8 @@ def metric_class(name: object) -> type[Metric]:
         synonym = interop.METRIC_SYNONYMS.get(key)
         close = [synonym] if synonym else get_close_matches(key, [*METRICS, *ALIASES], 3, 0.5)
         hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
-        several = [part for part in key.replace(",", " ").split() if ALIASES.get(part, part) in METRICS]
-        hint = f"Several are a list: metrics={several}. " if len(several) > 1 else hint
+        names = [part for part in key.replace(",", " ").split() if ALIASES.get(part, part) in METRICS]
+        hint = f"Several are a list: metrics={names}. " if len(names) > 1 else hint
         fail(UnknownNameError, f"there is no metric {name!r}. {hint}There are: {', '.join(METRICS)}.")
     return cls
 
@@ -122,12 +120,12 @@ def get(metric: MetricLike) -> Metric:
 
 
 def _counts(metric: object) -> bool:
-    """Is it one that takes arrays only, such as `MeanAveragePrecision`?"""
+    """Does it have the methods of a metric on arrays, such as `MeanAveragePrecision`?"""
     return hasattr(metric, "update") and hasattr(metric, "compute")
 
 
 def is_one(metrics: object) -> bool:
-    """Is it a metric, and not several?"""
+    """Is it one metric rather than a list of metrics?"""
     return isinstance(metrics, str | Metric | Mapping) or callable(metrics)
 
 
@@ -136,8 +134,8 @@ def get_all(metrics: MetricLike | Iterable[MetricLike]) -> tuple[Metric, ...]:
 
     Example: `ws.metrics.get_all(["accuracy", ws.metrics.TopKAccuracy(k=3)])`.
     """
-    several: Any = [metrics] if is_one(metrics) else metrics
-    chosen = tuple(get(m) for m in several)
+    items: Any = [metrics] if is_one(metrics) else metrics
+    chosen = tuple(get(m) for m in items)
     names = [m.name for m in chosen]
     for name in names:
         if names.count(name) > 1:

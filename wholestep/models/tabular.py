@@ -19,7 +19,7 @@ from wholestep.nn.layers.table_encoding import UNMET, encoding_of
 from wholestep.nn.module.parameter import buffer
 
 if TYPE_CHECKING:
-    from wholestep.data.encoding import Encoding
+    from wholestep.data.tables.encoding import Encoding
 
 ACTIVATIONS: dict[str, Callable[[], list[Module]]] = {  # under scikit-learn's names
     "relu": lambda: [ReLU()],

@@ -1,4 +1,4 @@
-"""What all schedules share: numbers that stay changeable, one formula, and how they are shown and stored."""
+"""The base of all schedules: one formula over numbers that can change between steps; plots; configurations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wholestep.errors import OptionError, UsageError
 if TYPE_CHECKING:
     from wholestep.schedules.maths import Value
 
-CALL = "call"  # of `scheduler.step()`: an update where a session counts, an epoch where a loop of epochs does
+CALL = "call"  # of `scheduler.step()`: one update in a session, one epoch in a loop over epochs
 UNITS = ("step", "epoch", CALL)
 
 
@@ -23,11 +23,10 @@ UNITS = ("step", "epoch", CALL)
 class Schedule(ABC):
     """A hyper-parameter as a pure function of how far training has come: `schedule(0)` is used by the first update.
 
-    `unit` says what is counted: updates ("step") or passes over the data ("epoch").  What has one of torch's names
-    counts calls of its `step()` ("call"), which a loop of epochs (`ws.fit`, `ws.Trainer`) takes for epochs and a
-    session alone for updates.  An `lr` of None stands for the value that the optimizer (or whatever is scheduled) was
-    given.  Numbers are runtime scalars of a session: changing
-    one never recompiles.
+    `unit` says what is counted: updates ("step") or passes over the data ("epoch").  A schedule under one of torch's
+    names counts calls of its `step()` ("call"): epochs in a loop over epochs (`ws.fit`, `ws.Trainer`), updates in a
+    session alone.  An `lr` of None stands for the value of the optimizer, or of whatever else is scheduled.  Numbers
+    are runtime scalars of a session: changing one never recompiles.
     """
 
     unit: str = "step"
@@ -42,22 +41,22 @@ class Schedule(ABC):
 
     @abstractmethod
     def formula(self, n: Value, v: FormulaNumbers) -> Value:
-        """The value at `n`, of the numbers `v`; both are floats or both tensors."""
+        """The value at `n` with the numbers `v`; both are floats, or both are tensors."""
 
     def numbers(self) -> dict[str, float | None]:
-        """The numbers of the formula by name, those of schedules inside under `inner.…`."""
-        found: dict[str, float | None] = {}
+        """The numbers of the formula by name; those of a nested schedule are called `<field>.…`."""
+        numbers: dict[str, float | None] = {}
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Schedule):
-                found |= {f"{f.name}.{k}": x for k, x in value.numbers().items()}
+                numbers |= {f"{f.name}.{k}": x for k, x in value.numbers().items()}
             elif isinstance(value, tuple):
                 for i, item in enumerate(value):
                     inner = item.numbers() if isinstance(item, Schedule) else {"": item}
-                    found |= {f"{f.name}.{i}.{k}".rstrip("."): x for k, x in inner.items()}
+                    numbers |= {f"{f.name}.{i}.{k}".rstrip("."): x for k, x in inner.items()}
             elif (isinstance(value, int | float) and not isinstance(value, bool)) or f.name == "lr":
-                found[f.name] = value
-        return found
+                numbers[f.name] = value
+        return numbers
 
     def __call__(self, n: float) -> float:
         """The value at `n`, counted from 0 in the schedule's own unit."""
@@ -73,20 +72,20 @@ class Schedule(ABC):
         return self(n)
 
     def bound(self, base: float) -> Schedule:
-        """The same schedule with `base` where an lr was left to the optimizer."""
-        own = {"lr": base} if "lr" in vars(self) and vars(self)["lr"] is None else {}
-        return self._inside(lambda s: s.bound(base), **own)
+        """The same schedule with `base` in the place of an `lr` of None."""
+        changed = {"lr": base} if "lr" in vars(self) and vars(self)["lr"] is None else {}
+        return self._inside(lambda s: s.bound(base), **changed)
 
     def counted_in(self, unit: str) -> Schedule:
-        """The same schedule, those inside it too, in another unit."""
+        """The same schedule and its nested ones in another unit."""
         return self._inside(lambda s: s.counted_in(unit), unit=unit)
 
     def tabulated(self, run: int | None) -> Schedule:
-        """The same schedule over so many steps or epochs, functions that cannot be part of a step as tables."""
+        """The same schedule for a run of `run` steps or epochs, with tables for functions that cannot be traced."""
         return self._inside(lambda s: s.tabulated(run))
 
     def _inside(self, change: Callable[[Schedule], Schedule], **changed: Any) -> Schedule:
-        """The same schedule with other ones inside."""
+        """The same schedule with other fields, and with `change` applied to nested schedules."""
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Schedule):
@@ -112,7 +111,7 @@ class Schedule(ABC):
         return replace(self, **changed)
 
     def structure(self) -> tuple[object, ...]:
-        """What two schedules share whose programs differ in numbers alone."""
+        """A key that is equal for schedules whose programs differ in numbers only."""
         parts: list[object] = [type(self).__name__]
         for f in fields(self):
             value = getattr(self, f.name)
@@ -128,17 +127,17 @@ class Schedule(ABC):
 
     @property
     def length(self) -> int:
-        """Where the schedule has reached its end, or 100 where it has none: how much `table` and `plot` show."""
+        """Where the schedule ends, or 100 if it does not: the range of `table` and `plot`."""
         return 100
 
     @property
     def horizon(self) -> float | None:
-        """Where the schedule is spent: a run that is longer or shorter is seldom meant.  None: it goes on for ever."""
+        """Where the schedule ends; a run of another length is probably a mistake.  None: it has no end."""
         return None
 
     @property
     def reach(self) -> float | None:
-        """How far a run must come for the schedule to do all that it says; None: any run will do."""
+        """The shortest run in which every phase of the schedule occurs; None: any."""
         return self.horizon
 
     def table(self, steps: int | None = None, every: int | None = None) -> str:
@@ -167,11 +166,11 @@ class Schedule(ABC):
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> Schedule:
-        """What `to_config` described."""
+        """The schedule of a `to_config()`."""
         kind = config.get("kind")
         if not isinstance(kind, str) or kind not in Schedule.kinds:
-            known = ", ".join(k for k in Schedule.kinds)
-            fail(OptionError, f"there is no schedule of kind {kind!r}; there are: {known}.")
+            kinds = ", ".join(k for k in Schedule.kinds)
+            fail(OptionError, f"there is no schedule of kind {kind!r}; there are: {kinds}.")
         cls = Schedule.kinds[kind]
         unknown = [k for k in config if k != "kind" and k not in {f.name for f in fields(cls)}]
         if unknown:
@@ -187,7 +186,7 @@ class Schedule(ABC):
         self.check()
 
     def check(self) -> None:
-        """Refuse numbers outside their range (`self.need("lr", above=0.0)`); by default they are finite."""
+        """OptionError for a number outside its range (`self.need("lr", above=0.0)`); by default all must be finite."""
         for name in self.numbers():
             if "." not in name:
                 self.need(name)
@@ -197,20 +196,20 @@ class Schedule(ABC):
         return type(self).__name__
 
     def need(self, name: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> None:
-        """A finite number in its range."""
+        """OptionError unless the field is a finite number in this range."""
         value = getattr(self, name)
         if name == "lr" and value is None:
             return
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             fail(OptionError, f"{self._kind}: {name} must be a finite number; received {value!r}.")
         if not (value > above and least <= value <= most):
-            wanted = [f"above {above:g}"] * (above > -math.inf) + [f"at least {least:g}"] * (least > -math.inf)
-            wanted += [f"at most {most:g}"] * (most < math.inf)
-            fail(OptionError, f"{self._kind}: {name} must be {' and '.join(wanted)}; received {value}.")
+            expected = [f"above {above:g}"] * (above > -math.inf) + [f"at least {least:g}"] * (least > -math.inf)
+            expected += [f"at most {most:g}"] * (most < math.inf)
+            fail(OptionError, f"{self._kind}: {name} must be {' and '.join(expected)}; received {value}.")
 
 
 class FormulaNumbers(SimpleNamespace):
-    """The numbers of a formula as attributes; `inner(name)` gives those of a schedule inside."""
+    """The numbers of a formula as attributes; `inner(name)` are those of a nested schedule."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         super().__init__(**{k: v for k, v in values.items() if "." not in k})

@@ -1,4 +1,4 @@
-"""A schedule inside a program: the runtime scalar that it governs becomes its formula of the step."""
+"""Schedules in a program: the scheduled runtime scalar becomes a formula of the step, in the scalar prologue."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def scalar_name(target: str, number: str) -> str:
 
 
 def bind_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
-    """Schedules whose lr was left open take the default of the scalar that they govern."""
+    """Schedules with an `lr` of None take the default of the scalar that they schedule."""
     scalars = graph.leaves("scalar")
     for target in schedules:
         if target not in scalars:
-            known = ", ".join(map(repr, scalars)) or "none"
-            fail(UnknownNameError, f"there is no runtime scalar {target!r} to schedule; there are: {known}.")
+            names = ", ".join(map(repr, scalars)) or "none"
+            fail(UnknownNameError, f"there is no runtime scalar {target!r} to schedule; there are: {names}.")
     return {t: s.bound(scalars[t].attrs.default) for t, s in schedules.items()}  # type: ignore[attr-defined]
 
 
 def with_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> ir.IRGraph:
-    """The graph with every governed scalar computed from the session's steps (or the epoch), in the scalar prologue."""
+    """The graph with every scheduled scalar computed from the session's steps or the epoch, in the scalar prologue."""
     if not schedules:
         return graph
-    found = bind_schedules(graph, schedules)
+    bound = bind_schedules(graph, schedules)
     scratch = Graph()
-    formulas = {target: _formula(scratch, target, schedule) for target, schedule in found.items()}
+    formulas = {target: _formula(scratch, target, schedule) for target, schedule in bound.items()}
     shared = {name: graph.leaves("scalar").get(name) for name in ("step", "epoch", START)}
 
-    def govern(node: Node) -> Node:
+    def substitute(node: Node) -> Node:
         name = node.attrs.name if node.op == "scalar" else ""  # type: ignore[attr-defined]
         return formulas.get(name, node)
 
-    governed = rewrite(graph, govern)
-    return rewrite(governed, lambda n: _share_leaf(n, shared))
+    scheduled = rewrite(graph, substitute)
+    return rewrite(scheduled, lambda n: _share_leaf(n, shared))
 
 
 def _formula(graph: Graph, target: str, schedule: Schedule) -> Node:
@@ -55,6 +55,6 @@ def _formula(graph: Graph, target: str, schedule: Schedule) -> Node:
 
 
 def _share_leaf(node: Node, shared: Mapping[str, Node | None]) -> Node:
-    """One leaf for the step, whoever asked for it first."""
-    known = shared.get(node.attrs.name) if node.op == "scalar" else None  # type: ignore[attr-defined]
-    return known or node
+    """The leaf of the graph for the step or epoch: one for all formulas."""
+    leaf = shared.get(node.attrs.name) if node.op == "scalar" else None  # type: ignore[attr-defined]
+    return leaf or node

@@ -1,4 +1,4 @@
-"""Schedules made of schedules."""
+"""Schedules composed of schedules: warm-up, sequence, product."""
 
 from __future__ import annotations
 
@@ -62,11 +62,7 @@ class Sequence(Schedule):
     milestones: tuple[float, ...]
 
     def check(self) -> None:
-        if not isinstance(self.schedules, tuple | list) or not self.schedules:
-            fail(UsageError, f"Sequence: schedules is a tuple of schedules; received {self.schedules!r}.")
-        for schedule in self.schedules:
-            _need_schedule("Sequence", schedule, self.unit)
-        object.__setattr__(self, "schedules", tuple(self.schedules))
+        object.__setattr__(self, "schedules", _check_schedules("Sequence", self.schedules, self.unit))
         object.__setattr__(self, "milestones", check_milestones("Sequence", self.milestones))
         if len(self.milestones) != len(self.schedules) - 1:
             fail(
@@ -98,9 +94,9 @@ class Sequence(Schedule):
 
 @dataclass(frozen=True)
 class Chained(Schedule):
-    """The product of what each schedule makes of lr:  lr·Π sᵢ(n)/lr.
+    """The product of the factors of all schedules:  lr·Π sᵢ(n)/lr.
 
-    Schedules inside that leave their lr open have this one.
+    A schedule with an `lr` of None has this one's.
 
     Example: `ws.schedules.Chained((ws.schedules.Exponential(None, 0.99), ws.schedules.StepDecay(None, 30)), lr=0.1)`.
     """
@@ -109,16 +105,12 @@ class Chained(Schedule):
     lr: float | None = None
 
     def check(self) -> None:
-        if not isinstance(self.schedules, tuple | list) or not self.schedules:
-            fail(UsageError, f"Chained: schedules is a tuple of schedules; received {self.schedules!r}.")
-        for schedule in self.schedules:
-            _need_schedule("Chained", schedule, self.unit)
-        object.__setattr__(self, "schedules", tuple(self.schedules))
+        object.__setattr__(self, "schedules", _check_schedules("Chained", self.schedules, self.unit))
         self.need("lr", above=0)
 
     def bound(self, base: float) -> Schedule:
-        given = base if self.lr is None else self.lr
-        return replace(self, lr=given, schedules=tuple(s.bound(given) for s in self.schedules))
+        lr = base if self.lr is None else self.lr
+        return replace(self, lr=lr, schedules=tuple(s.bound(lr) for s in self.schedules))
 
     @property
     def length(self) -> int:
@@ -126,13 +118,11 @@ class Chained(Schedule):
 
     @property
     def horizon(self) -> float | None:
-        known = [s.horizon for s in self.schedules if s.horizon is not None]
-        return max(known) if known else None
+        return max((s.horizon for s in self.schedules if s.horizon is not None), default=None)
 
     @property
     def reach(self) -> float | None:
-        known = [s.reach for s in self.schedules if s.reach is not None]
-        return max(known) if known else None
+        return max((s.reach for s in self.schedules if s.reach is not None), default=None)
 
     def formula(self, n: Value, v: FormulaNumbers) -> Value:
         inner, value = v.inner("schedules"), v.lr
@@ -141,10 +131,18 @@ class Chained(Schedule):
         return value
 
 
+def _check_schedules(kind: str, schedules: object, unit: str) -> tuple[Schedule, ...]:
+    if not isinstance(schedules, tuple | list) or not schedules:
+        fail(UsageError, f"{kind}: schedules is a tuple of schedules; received {schedules!r}.")
+    for schedule in schedules:
+        _need_schedule(kind, schedule, unit)
+    return tuple(schedules)
+
+
 def _need_schedule(kind: str, schedule: object, unit: str) -> None:
     if not isinstance(schedule, Schedule):
         fail(UsageError, f"{kind} is made of schedules, e.g. ws.schedules.Cosine(1e-3, 100); received {schedule!r}.")
-    if schedule.unit != unit and not isinstance(schedule, ReduceOnPlateau):  # which counts what it observes
+    if schedule.unit != unit and not isinstance(schedule, ReduceOnPlateau):  # which counts observations
         fail(
             OptionError,
             f"{kind} counts in unit={unit!r}, the schedule inside in {schedule.unit!r}; give both the same.",

@@ -12,10 +12,11 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError, WholestepError
 from wholestep.schedules.base import FormulaNumbers, Schedule
+from wholestep.schedules.curves import check_milestones
 from wholestep.schedules.maths import Value, choose
 
 Factor = Callable[[Any], Any]
-MOST = 512  # changes of a table: each is one comparison of every step
+MOST = 512  # changes of a table: every step makes one comparison for each
 TRIED = (0, 1, 2, 3, 5, 8, 13, 50, 99, 100, 1000)
 
 
@@ -51,19 +52,19 @@ class Lambda(Schedule):
         return v.lr * self.function(n)
 
     def _factor(self, n: float) -> float:
-        """The function at a number, given as a whole one where it is: people count epochs by them."""
-        found = self.function(int(n) if n == int(n) else n)
+        """The function at a number, which is an `int` if it is integral: functions of an epoch may index with it."""
+        returned = self.function(int(n) if n == int(n) else n)
         try:
-            factor = float(found)
+            factor = float(returned)
         except (TypeError, ValueError):
             factor = math.nan
         if not math.isfinite(factor):
-            fail(OptionError, f"{self._name} gave {found!r} at {n:g}; a factor of the lr is a finite number.")
+            fail(OptionError, f"{self._name} returned {returned!r} at {n:g}; a factor of the lr is a finite number.")
         return factor
 
     @property
     def why_not_traced(self) -> str:
-        """What keeps the function from being a formula of tensors; "" where it is one."""
+        """Why the function cannot be traced as a formula of tensors; "" if it can."""
         from wholestep.compiler.ir.semantics.interpret import interpret
 
         g = Graph()
@@ -77,9 +78,9 @@ class Lambda(Schedule):
         graph = g.to_ir()
         for n in TRIED:
             scalars = {name: float(n) for name in graph.leaves("scalar")}
-            found = interpret(graph, inputs={}, state={}, scalars=scalars, sizes={}, seed=0, step=n).outputs["value"]
-            if not math.isclose(float(found), self._factor(n), rel_tol=1e-9, abs_tol=1e-12):
-                return f"traced it is another function: {float(found):g} and not {self._factor(n):g} at {n}"
+            traced = interpret(graph, inputs={}, state={}, scalars=scalars, sizes={}, seed=0, step=n).outputs["value"]
+            if not math.isclose(float(traced), self._factor(n), rel_tol=1e-9, abs_tol=1e-12):
+                return f"traced, it is another function: {float(traced):g} and not {self._factor(n):g} at {n}"
         return ""
 
     @property
@@ -111,7 +112,7 @@ class Lambda(Schedule):
     def to_config(self) -> dict[str, Any]:
         fail(
             UsageError,
-            f"{self._name} is a function, which cannot be written down. A table can: "
+            f"{self._name} is a function, which a configuration cannot store. A table can be stored: "
             "ws.schedules.Lambda(function).over(100).to_config().",
         )
 
@@ -130,15 +131,12 @@ class Table(Schedule):
     def check(self) -> None:
         self.need("lr")
         for name in ("factors", "milestones"):
-            given = getattr(self, name)
-            if not isinstance(given, tuple | list) or not all(isinstance(x, int | float) for x in given):
-                fail(UsageError, f"Table: {name} is a tuple of numbers; received {given!r}.")
-            object.__setattr__(self, name, tuple(given))
-        if any(b <= a for a, b in zip((0, *self.milestones), self.milestones, strict=False)):
-            fail(
-                OptionError,
-                f"Table: milestones are numbers above 0, each larger than the last; received {self.milestones}.",
-            )
+            items = getattr(self, name)
+            if not isinstance(items, tuple | list) or not all(isinstance(x, int | float) for x in items):
+                fail(UsageError, f"Table: {name} is a tuple of numbers; received {items!r}.")
+            object.__setattr__(self, name, tuple(items))
+        if self.milestones:
+            check_milestones("Table", self.milestones)
         if len(self.milestones) != len(self.factors) - 1:
             fail(
                 OptionError,

@@ -1,4 +1,4 @@
-"""The few functions that formulas of schedules are written in, for numbers and for tensors alike.
+"""The functions of schedule formulas, for floats and for tensors.
 
 A schedule is one formula: `schedule(3)` evaluates it in Python, a session records it over runtime scalars.
 """
@@ -46,10 +46,10 @@ def choose(condition: Value, x: Value, y: Value) -> Value:
 
 
 def part(n: Value, length: Value) -> Value:
-    """How far n has come on its way to `length`: from 0 to 1, and 1 from there on."""
+    """min(n/length, 1): the fraction that is done."""
     return least(n / length, 1.0)
 
 
 def half_cosine(done: Value) -> Value:
-    """From 1 to 0 along half a period."""
+    """(1 + cos(π·done))/2: from 1 to 0."""
     return (cos(done * math.pi) + 1.0) * 0.5

@@ -1,4 +1,4 @@
-"""What is better of a number, by its name: more of an accuracy, less of a loss.  Whoever watches a number asks here."""
+"""Is a smaller or a larger value of a monitored number better?  By its name: more accuracy, less loss."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import cache
 
 from wholestep.errors import UsageError
 
-MODES = "modes"  # under this name a checkpoint notes what is better of the run's metrics
+MODES = "modes"  # the entry of a checkpoint's configuration with the modes of the run's metrics
 ALIASES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 
-# Words, between underscores, in the names of numbers that people measure themselves; our own metrics say what is better
-# of them.  A name with a word of both kinds is of the first: "log_loss" falls.
+# Words, between underscores, in names of user-defined numbers; our own metrics have `higher_is_better`.  A name with
+# words of both kinds falls.
 # fmt: off
 FALLING = frozenset({
     "error", "errors", "nll", "bce", "kl", "divergence", "deviance", "cost", "hinge", "brier", "wer", "cer",
@@ -37,24 +37,24 @@ def mode_of_name(monitor: str) -> str | None:
 
 @cache
 def _words() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """The words of names that fall and of those that rise: the last ones of our metrics' names, and other people's.
+    """The words of names that fall, the words of names that rise, and metrics that are matched by their whole name.
 
-    And the names of our metrics whose last word says nothing by itself: more variance is good only if it is explained.
+    The words are the last ones of our metrics' names and the two lists above; "variance" alone has no direction.
     """
-    from wholestep.metrics.table import METRICS  # a step that nobody watches starts without them
+    from wholestep.metrics.table import METRICS  # a step without a monitor starts without them
 
     whole = frozenset({"explained_variance"})
-    own = {k if k in whole else k.rpartition("_")[2]: cls.higher_is_better for k, cls in METRICS.items()}
-    falling, rising = ({word for word, up in own.items() if up is way} for way in (False, True))
+    directions = {k if k in whole else k.rpartition("_")[2]: cls.higher_is_better for k, cls in METRICS.items()}
+    falling, rising = ({word for word, up in directions.items() if up is way} for way in (False, True))
     return FALLING | falling, RISING | rising, whole
 
 
-def mode_of(kind: str, monitor: str, known: Mapping[str, str] | None = None) -> str:
-    """What is better of a number that somebody watches and says no more about; `known` are the run's own numbers."""
-    found = (known or {}).get(canonical(monitor)) or mode_of_name(monitor)
-    if found is None:
+def mode_of(kind: str, monitor: str, modes: Mapping[str, str] | None = None) -> str:
+    """The mode of a monitored number: by `modes`, those of the run's metrics, else by its name."""
+    mode = (modes or {}).get(canonical(monitor)) or mode_of_name(monitor)
+    if mode is None:
         raise UsageError(
-            f"{kind} watches {monitor!r}, of which it cannot tell whether less or more is better. Say mode='min' or "
+            f"{kind} monitors {monitor!r}, whose name does not say whether less or more is better. Give mode='min' or "
             "mode='max'."
         )
-    return found
+    return mode

@@ -1,4 +1,4 @@
-"""Reduce on plateau: the one schedule that depends on what training observes."""
+"""`ReduceOnPlateau`: the schedule that depends on a monitored number."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from wholestep.schedules.monitor_modes import mode_of
 
 @dataclass(frozen=True)
 class ReduceOnPlateau(Schedule):
-    """lr, times `factor` whenever what is observed has not improved for more than `patience` observations.
+    """lr, multiplied by `factor` whenever the monitored number has not improved for more than `patience` observations.
 
-    `ws.fit`, `ws.Trainer` and `ws.BasicTrainingLoop` let it observe once after every epoch; a loop of one's own calls
-    `session.schedule.observe(value)`.  What it has seen is a handful of scalars of the session, saved with it: nothing
-    is compiled.
+    `ws.fit`, `ws.Trainer` and `ws.BasicTrainingLoop` pass it one observation after every epoch; other loops call
+    `session.schedule.observe(value)`.  Its history is a few runtime scalars of the session, saved with it; a reduction
+    does not recompile.
 
     Args:
-        monitor: what those loops let it observe, e.g. "val_accuracy"; "" is val_loss, or loss without validation.
+        monitor: the number that those loops pass, e.g. "val_accuracy"; "" is val_loss, or loss without validation.
         mode: "min" where smaller is better, "max" where larger is; "" goes by the metric, else by the monitor's name.
         threshold, threshold_mode: how much better counts: relative to the best ("rel") or absolute ("abs").
         cooldown: observations after a reduction that are not counted.
@@ -59,9 +59,9 @@ class ReduceOnPlateau(Schedule):
         one_of("ReduceOnPlateau", "threshold_mode", self.threshold_mode, ("rel", "abs"))
 
     def numbers(self) -> dict[str, float | None]:
-        """The numbers it was given, and what it has seen: the rate now, the best value, counts."""
-        given = {k: v for k, v in super().numbers().items() if k != "lr"}
-        return {"lr": self.lr, **given, "best": 0.0, "seen": 0.0, "bad": 0.0, "resting": 0.0}
+        """Its options, and its history: the current rate, the best value, counts."""
+        options = {k: v for k, v in super().numbers().items() if k != "lr"}
+        return {"lr": self.lr, **options, "best": 0.0, "seen": 0.0, "bad": 0.0, "resting": 0.0}
 
     def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr
@@ -91,28 +91,28 @@ class ReduceOnPlateau(Schedule):
 
     @property
     def way(self) -> str:
-        """Which way is better: what it was told, else what the name of the monitor tells."""
+        """The direction that is better: `mode`, else by the name of the monitor."""
         return self.mode or mode_of("ReduceOnPlateau", self.monitor or "loss")
 
     def observe(self, value: float) -> None:
-        """A description observes nothing; the session it is bound to does."""
+        """UsageError: observations belong to the session that the description is bound to."""
         fail(
             UsageError,
-            "ReduceOnPlateau is a description; what it has seen belongs to a session: session.schedule.observe(value). "
+            "ReduceOnPlateau is a description; its history belongs to a session: session.schedule.observe(value). "
             "Without a session use ws.schedules.ReduceLROnPlateau(optimizer).step(value).",
         )
 
 
 def plateaus(schedule: Schedule, path: str = "") -> dict[str, ReduceOnPlateau]:
-    """The plateaus in a schedule, itself or inside it, by what stands before the names of their numbers."""
+    """The plateaus in a schedule, itself or nested, by the prefix of the names of their numbers."""
     if isinstance(schedule, ReduceOnPlateau):
         return {path: schedule}
-    found: dict[str, ReduceOnPlateau] = {}
+    plateau_paths: dict[str, ReduceOnPlateau] = {}
     for f in fields(schedule):
         value = getattr(schedule, f.name)
         named = {f.name: value} if isinstance(value, Schedule) else {}
         if isinstance(value, tuple):
             named = {f"{f.name}.{i}": x for i, x in enumerate(value) if isinstance(x, Schedule)}
         for name, inner in named.items():
-            found |= plateaus(inner, f"{path}{name}.")
-    return found
+            plateau_paths |= plateaus(inner, f"{path}{name}.")
+    return plateau_paths

@@ -1,4 +1,4 @@
-"""The learning rates that an optimizer has: its own, and those of groups that have one."""
+"""The learning rates of an optimizer: its own, and those of groups with an lr of their own."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ UNBOUND = {
     "PolynomialLR": "ws.schedules.Polynomial(None, 10, unit='epoch')",
     "ReduceLROnPlateau": "ws.schedules.ReduceOnPlateau(None, factor=0.1, patience=3)",
 }
-OWN = ""  # the optimizer's own rate; others are called by their runtime scalars
+OWN = ""  # the optimizer's own rate; those of groups have the names of their runtime scalars
 
 
 def rates_of(optimizer: Any, kind: str) -> dict[str, float]:
-    """What an optimizer (a description, the live one of a session, or one on a graph) and its groups began with.
+    """The first rates of an optimizer (a description, the live one of a session, or one on a graph) and its groups.
 
     As in torch, a second schedule takes the lr from before the first one changed it, unless it was set since then.
     """
     now = _rates_now(optimizer)
     if OWN not in now:
-        first = f"{kind} takes the optimizer first, e.g. {kind}(session.optimizer, ...); received {optimizer!r}."
-        fail(UsageError, first + _unbound(kind))
-    kept, prefix = _rates_of(optimizer)
-    found = {}
+        text = f"{kind} takes the optimizer first, e.g. {kind}(session.optimizer, ...); received {optimizer!r}."
+        fail(UsageError, text + _unbound(kind))
+    first_rates, prefix = _rates_of(optimizer)
+    rates = {}
     for name, value in now.items():
-        begun, left = kept.get(prefix + name, (value, value))
-        found[name] = begun if left == value else value
-    return found
+        first, last = first_rates.get(prefix + name, (value, value))
+        rates[name] = first if last == value else value
+    return rates
 
 
 def _unbound(kind: str) -> str:
-    """What to write for a schedule that is bound later."""
+    """The line to write for a schedule without an optimizer."""
     name = UNBOUND.get(kind)
     return f" Without one write {name}, which ws.fit(..., schedule=...) binds to its optimizer." if name else ""
 
 
 def set_rate(optimizer: Any, lr: float, name: str = OWN) -> None:
-    """Change one, and remember what it was before any schedule did."""
-    begun = rates_of(optimizer, "a schedule")[name]
+    """Set a rate, and store the one from before any schedule changed it."""
+    first = rates_of(optimizer, "a schedule")[name]
     if name != OWN and hasattr(optimizer, "runtime_values"):
         optimizer._arrays.set(name, lr)
     elif name != OWN:
@@ -53,36 +53,36 @@ def set_rate(optimizer: Any, lr: float, name: str = OWN) -> None:
         optimizer.set_lr(lr)
     else:
         optimizer.lr = lr
-    kept, prefix = _rates_of(optimizer)
-    kept[prefix + name] = begun, _rates_now(optimizer)[name]
+    first_rates, prefix = _rates_of(optimizer)
+    first_rates[prefix + name] = first, _rates_now(optimizer)[name]
 
 
-def for_each(kind: str, what: str, given: Any, place: int, several: int) -> Any:
-    """An option that may be one value for all rates or a list with one for each, as torch's may."""
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        return given
-    if len(given) != several:
+def for_each(kind: str, what: str, option: Any, place: int, count: int) -> Any:
+    """The value of an option for the rate at `place`: one value for all rates, or a list with one for each."""
+    if not isinstance(option, Sequence) or isinstance(option, str):
+        return option
+    if len(option) != count:
         fail(
             OptionError,
-            f"{kind}: {what} has {len(given)} values, and the optimizer has {several} learning rates: its own, then "
+            f"{kind}: {what} has {len(option)} values, and the optimizer has {count} learning rates: its own, then "
             "those of groups with an lr of their own. Give one for each, or one for all.",
         )
-    return given[place]
+    return option[place]
 
 
 def _rates_now(optimizer: Any) -> dict[str, float]:
     value = optimizer.get_lr() if hasattr(optimizer, "get_lr") else getattr(optimizer, "lr", None)
-    own = {} if value is None else {OWN: float(getattr(value, "value", value))}
+    rates = {} if value is None else {OWN: float(getattr(value, "value", value))}
     if hasattr(optimizer, "runtime_values"):
         names = [n for n in optimizer.runtime_values() if n.endswith(".lr") and n != optimizer.lr_name]
-        return {**own, **{n: optimizer._arrays.get(n) for n in names}}
+        return {**rates, **{n: optimizer._arrays.get(n) for n in names}}
     prefix = vars(optimizer).get("_prefix") if hasattr(optimizer, "__dict__") else None
     if prefix is None:
-        return own
-    return {**own, **{prefix + n: v for n, v in optimizer._fields().items() if n.endswith(".lr")}}
+        return rates
+    return {**rates, **{prefix + n: v for n, v in optimizer._fields().items() if n.endswith(".lr")}}
 
 
 def _rates_of(optimizer: Any) -> tuple[dict[str, Any], str]:
-    """Where, and as what, rates are kept as long as the optimizer is; live ones are made anew when asked for."""
-    own = vars(optimizer)
-    return vars(own.get("_scalars", optimizer)), f"_rates_of_schedules {own.get('_prefix', '')}"
+    """A dict that lives as long as the optimizer, and the prefix of its entries; live optimizers are temporary."""
+    attributes = vars(optimizer)
+    return vars(attributes.get("_scalars", optimizer)), f"_rates_of_schedules {attributes.get('_prefix', '')}"

@@ -1,4 +1,4 @@
-"""Schedules that learn the length of the run from whoever trains it: `ws.schedules.cosine(warmup=100)`."""
+"""Schedules over a whole run, whose length `ws.fit` fills in: `ws.schedules.cosine(warmup=100)`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from wholestep.schedules.cycles import OneCycle
 
 @dataclass(frozen=True)
 class Planned:
-    """A schedule over the whole run, whose number of steps is not known yet."""
+    """A schedule over the whole run, before its number of steps is known."""
 
     name: str
     warmup: int
-    curve: Callable[..., Schedule]  # a partial of a schedule's class: what is left out is its length
+    curve: Callable[..., Schedule]  # a partial of a schedule class, without its length
     length: str  # the name of that argument
 
     def over(self, steps: int) -> Schedule:
@@ -38,7 +38,7 @@ class Planned:
 
 
 def _need_rate(name: str, lr: float | None) -> None:
-    """A first argument of 100 was meant as steps."""
+    """OptionError for a rate above 1 without a decimal point, which is probably a number of steps."""
     if lr is not None and lr > 1 and not isinstance(lr, float):
         fail(
             OptionError,
@@ -51,7 +51,7 @@ def _with_run_length(
     name: str, steps: int | None, warmup: int, length: str, curve: Callable[..., Schedule]
 ) -> Schedule | Planned:
     if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
-        fail(OptionError, f"{name}: warmup is a whole number of steps, 0 or more; received {warmup!r}.")
+        fail(OptionError, f"{name}: warmup is an integer of steps, 0 or more; received {warmup!r}.")
     planned = Planned(name, warmup, curve, length)
     return planned if steps is None else planned.over(steps)
 
@@ -85,8 +85,8 @@ def polynomial(
 
 def constant(lr: float | None = None, *, warmup: int = 0) -> Schedule:
     """Warm-up, then lr.  Example: `ws.schedules.constant(warmup=100)`."""
-    found = Constant(lr)
-    return Warmup(found, warmup) if warmup else found
+    curve = Constant(lr)
+    return Warmup(curve, warmup) if warmup else curve
 
 
 def one_cycle(max_lr: float, steps: int | None = None) -> Schedule | Planned:

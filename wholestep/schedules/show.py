@@ -1,4 +1,4 @@
-"""Schedules for people: a table, a plot in the terminal, a plot in a file."""
+"""Schedules as a table, a plot in the terminal, or a plot in a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
 
-Points = Sequence[tuple[Any, float]]  # where, and how much
+Points = Sequence[tuple[Any, float]]  # position, value
 WIDTH, HEIGHT = 64, 12
 
 

@@ -1,4 +1,4 @@
-"""Schedules under torch's names; `torch_schedule.py` says what they are."""
+"""Schedules under torch's names; see `torch_schedule.py`."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ class OneCycleLR(TorchSchedule):
         *,
         unit: str = "step",
     ) -> None:
-        several = len(rates_of(optimizer, "OneCycleLR"))
+        count = len(rates_of(optimizer, "OneCycleLR"))
 
         def make(lr: float, place: int) -> Schedule:
-            most = for_each("OneCycleLR", "max_lr", max_lr, place, several)
+            most = for_each("OneCycleLR", "max_lr", max_lr, place, count)
             return cycles.OneCycle(
                 most, total_steps, pct_start, div_factor, final_div_factor, anneal_strategy, three_phase
             )
@@ -163,19 +163,19 @@ class LambdaLR(TorchSchedule):
     def __init__(
         self, optimizer: Any, lr_lambda: functions.Factor | Several[functions.Factor], *, unit: str | None = None
     ) -> None:
-        several = len(rates_of(optimizer, "LambdaLR"))
+        count = len(rates_of(optimizer, "LambdaLR"))
 
         def make(lr: float, place: int) -> Schedule:
-            return functions.Lambda(for_each("LambdaLR", "lr_lambda", lr_lambda, place, several), lr)
+            return functions.Lambda(for_each("LambdaLR", "lr_lambda", lr_lambda, place, count), lr)
 
         super().__init__(optimizer, make, unit)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far it has come; functions are not saved, as torch does not save them."""
+        """The count of steps; functions are not saved, as in torch."""
         return {"last_epoch": self.last_epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a `state_dict()`."""
         self.last_epoch = int(state["last_epoch"])
         self._set_rates()
 
@@ -202,12 +202,12 @@ class CyclicLR(TorchSchedule):
                 "CyclicLR changes the learning rate alone; schedule the momentum beside it: schedule={'optimizer.lr': "
                 "ws.schedules.Cyclic(0.1, base=0.01), 'optimizer.momentum': ws.schedules.Cyclic(0.8, base=0.9)}.",
             )
-        several = len(rates_of(optimizer, "CyclicLR"))
+        count = len(rates_of(optimizer, "CyclicLR"))
 
         def make(lr: float, place: int) -> Schedule:
             base, most = (
-                for_each("CyclicLR", what, given, place, several)
-                for what, given in (("base_lr", base_lr), ("max_lr", max_lr))
+                for_each("CyclicLR", what, option, place, count)
+                for what, option in (("base_lr", base_lr), ("max_lr", max_lr))
             )
             return cycles.Cyclic(most, base, step_size_up, step_size_down, mode, gamma)
 
@@ -227,10 +227,10 @@ class SWALR(TorchSchedule):
         unit: str | None = None,
     ) -> None:
         cycles.one_of("SWALR", "anneal_strategy", anneal_strategy, ("cos", "linear"))
-        several = len(rates_of(optimizer, "SWALR"))
+        count = len(rates_of(optimizer, "SWALR"))
 
         def make(lr: float, place: int) -> Schedule:
-            end = for_each("SWALR", "swa_lr", swa_lr, place, several)
+            end = for_each("SWALR", "swa_lr", swa_lr, place, count)
             if not anneal_epochs:
                 return curves.Constant(end)
             return (
@@ -259,10 +259,10 @@ class ReduceLROnPlateau(TorchSchedule):
         *,
         monitor: str = "",
     ) -> None:
-        several = len(rates_of(optimizer, "ReduceLROnPlateau"))
+        count = len(rates_of(optimizer, "ReduceLROnPlateau"))
 
         def make(lr: float, place: int) -> Schedule:
-            least = for_each("ReduceLROnPlateau", "min_lr", min_lr, place, several)
+            least = for_each("ReduceLROnPlateau", "min_lr", min_lr, place, count)
             return plateau.ReduceOnPlateau(
                 lr, factor, patience, threshold, cooldown, least, eps, mode or "", threshold_mode, monitor
             )
@@ -291,11 +291,11 @@ class ReduceLROnPlateau(TorchSchedule):
         return [numbers["lr"] for numbers in self._numbers.values()]
 
     def state_dict(self) -> dict[str, Any]:
-        """How far it has come and what it has seen."""
+        """The count of steps, the schedules, and the history of the plateau."""
         return {**super().state_dict(), "numbers": {n: dict(v) for n, v in self._numbers.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a `state_dict()`."""
         super().load_state_dict(state)
         self._numbers = {n: dict(v) for n, v in state["numbers"].items()}
         for name, numbers in self._numbers.items():

@@ -27,7 +27,7 @@ class TorchSchedule:
     """A schedule bound to an optimizer: the optimizer's lr is `schedule(n)` after n calls of `step()`.
 
     Args:
-        make: the schedule, or one for each rate: a function of what it begins with and of its place.
+        make: the schedule, or a function of the first value and the index of each rate.
         unit: what a loop counts for it: "epoch", "step", or None, which is epochs in a loop of epochs.
     """
 
@@ -38,26 +38,26 @@ class TorchSchedule:
 
     def __init__(self, optimizer: Any, make: Schedule | Make, unit: str | None = None) -> None:
         first, of = rates_of(optimizer, type(self).__name__), make
-        made = {
+        schedules = {
             name: (of if isinstance(of, Schedule) else of(rate, place)).bound(rate)
             for place, (name, rate) in enumerate(first.items())
         }
         self.optimizer = optimizer
         self.schedules = {
             name: s if isinstance(s, plateau.ReduceOnPlateau) else s.counted_in(unit or CALL)
-            for name, s in made.items()
+            for name, s in schedules.items()
         }
         self.last_epoch = 0
         self._set_rates()
 
     @property
     def schedule(self) -> Any:
-        """That of the optimizer's own rate."""
+        """The schedule of the optimizer's own rate."""
         return self.schedules[OWN]
 
     @property
     def of_groups(self) -> dict[str, Schedule]:
-        """Those of groups with an lr of their own, by its runtime scalar."""
+        """The schedules of groups with an lr of their own, by its runtime scalar."""
         return {name: s for name, s in self.schedules.items() if name != OWN}
 
     def _set_rates(self) -> None:
@@ -73,7 +73,7 @@ class TorchSchedule:
         return text
 
     def step(self) -> None:
-        """One further."""
+        """Advance by one step or epoch."""
         self.last_epoch += 1
         self._set_rates()
 
@@ -89,18 +89,18 @@ class TorchSchedule:
         return [s(self.last_epoch) for s in self.schedules.values()]
 
     def state_dict(self) -> dict[str, Any]:
-        """How far it has come."""
+        """The count of steps and the schedules."""
         return {"last_epoch": self.last_epoch, "schedules": {n: s.to_config() for n, s in self.schedules.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a `state_dict()`."""
         self.schedules = {n: Schedule.from_config(config) for n, config in state["schedules"].items()}
         self.last_epoch = int(state["last_epoch"])
         self._set_rates()
 
 
 def _with_optimizer(init: Callable[..., None]) -> Callable[..., None]:
-    """A constructor that says what to write where the optimizer is left out."""
+    """A constructor whose error without an optimizer says what to write."""
 
     @wraps(init)
     def checked(self: Any, *args: Any, **named: Any) -> None:
@@ -112,17 +112,17 @@ def _with_optimizer(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def unit_of(kind: str, schedulers: Several[Any]) -> str | None:
-    """What all of them count."""
-    told = {s.schedule.unit for s in schedulers if isinstance(s, TorchSchedule)} - {CALL}
-    if len(told) > 1:
-        fail(OptionError, f"{kind}: its schedules count in {' and '.join(sorted(told))}; give all one unit=.")
-    return next(iter(told), None)
+    """The unit that all of them count; None if none says one."""
+    units = {s.schedule.unit for s in schedulers if isinstance(s, TorchSchedule)} - {CALL}
+    if len(units) > 1:
+        fail(OptionError, f"{kind}: its schedules count in {' and '.join(sorted(units))}; give all one unit=.")
+    return next(iter(units), None)
 
 
 def combine_schedules(
     optimizer: Any, schedulers: Several[Any], unit: str | None, of: Callable[[tuple[Any, ...], float], Schedule]
 ) -> Make:
-    """For each rate the schedules that these have for it, as one."""
+    """A function that combines, for each rate, the schedules that these have for it."""
 
     def make(lr: float, place: int) -> Schedule:
         name = list(rates_of(optimizer, "a schedule"))[place]

@@ -1,4 +1,4 @@
-"""What can change between steps: hyper-parameters, schedules, the optimizer."""
+"""What a training loop changes between steps: hyper-parameters, schedules, the optimizer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from wholestep.steps.options import RATE, as_schedules
 
 
 class Hyperparameters:
-    """The part of a session that a training loop turns."""
+    """The part of a session with optimizers and schedules."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
 
     @property
     def optimizer(self) -> LiveOptimizer:
-        """The only optimizer, or the one called so."""
+        """The only optimizer, or the one called "optimizer"."""
         live = self.optimizers
         if len(live) == 1:
             return next(iter(live.values()))
@@ -31,7 +31,7 @@ class Hyperparameters:
 
     @property
     def optimizers(self) -> dict[str, LiveOptimizer]:
-        """Whatever has a learning rate, by its name."""
+        """The optimizers by name: all prefixes of scalars that end in `.lr`."""
         live = self._programs.scalars
         scalars = [*(name for name, _ in live.items()), *live.governed]
         names = [name.removesuffix(".lr") for name in scalars if name.endswith(".lr") and not name.startswith(PREFIX)]
@@ -39,7 +39,7 @@ class Hyperparameters:
 
     @property
     def schedule(self) -> LiveSchedule:
-        """That of the learning rate, or the only one."""
+        """The schedule of the learning rate, or the only one."""
         live = self.schedules
         if not live:
             raise UsageError("this session has no schedule; build it with schedule=ws.schedules.Cosine(1e-3, 1000).")
@@ -48,13 +48,13 @@ class Hyperparameters:
     @property
     def schedules(self) -> dict[str, LiveSchedule]:
         """The schedules of the step, by runtime scalar."""
-        scalars, found = self._programs.scalars, self._programs.step_options.schedules
-        return {target: LiveSchedule(target, schedule, scalars) for target, schedule in found.items()}
+        scalars, schedules = self._programs.scalars, self._programs.step_options.schedules
+        return {target: LiveSchedule(target, schedule, scalars) for target, schedule in schedules.items()}
 
     def set_schedule(self, schedule: object) -> None:
-        """Follow other schedules, as `build_session(schedule=...)` takes them; None ends them all.
+        """Set other schedules, as `build_session(schedule=...)` takes them; None removes all.
 
-        Where only numbers differ nothing is compiled; else the step is compiled once more and all states are kept.
+        If only numbers differ nothing is compiled; else the step is recompiled, and all states are kept.
         """
         programs, new = self._programs, as_schedules(schedule)
         compiled = programs.need("another schedule")
@@ -73,20 +73,20 @@ class Hyperparameters:
         self.optimizer.lr = lr
 
     def set_adam(self, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
-        """Train with Adam.  If the optimizer was another, the step is compiled once more; parameters are kept."""
+        """Train with Adam.  If the optimizer was another, the step is recompiled; parameters are kept."""
         from wholestep.optim import Adam
 
         self.set_optimizer(Adam(lr=lr, betas=(beta1, beta2), eps=eps))
 
     def set_optimizer(self, optimizer: Optimizer | str) -> None:
-        """Train with another optimizer: without a recompile where only numbers differ; parameters are kept.
+        """Train with another optimizer; parameters are kept.
 
-        Where only numbers differ it goes on; else it begins as a new one, with `reset_optimizer`, also if an optimizer
-        of its kind was at work before.
+        If only numbers differ its states are kept, and nothing is compiled; else it starts as a new one, as after
+        `reset_optimizer`.
         """
         programs = self._programs
         compiled = programs.need("another optimizer")
-        from wholestep.optim.core.names import get  # few sessions change theirs
+        from wholestep.optim.core.names import get  # few sessions change their optimizer
 
         optimizer = get(optimizer)
         definition, scalars = compiled.definition, programs.scalars
@@ -103,18 +103,18 @@ class Hyperparameters:
         self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
-        """Begin as with a new optimizer: moments, counts of updates and schedules start anew; parameters are kept.
+        """Reset moments, update counts and schedules, as with a new optimizer; parameters are kept.
 
         Example: `session.reset_optimizer()`.
         """
         programs = self._programs
         definition = programs.need("the optimizer's first state").definition
         if not isinstance(definition.model, Graph):
-            raise UsageError("a @ws.step function declares its own states; set those that are to start anew.")
+            raise UsageError("a @ws.step function declares its own states; reset them with session.set(name, array).")
         definition.reset_optimizer_state(programs.state, definition.model.states, programs.plans)
         self.restart_schedules()
 
     def restart_schedules(self) -> None:
-        """Schedules by steps begin anew with the next step, as those by epochs do where `state.epoch` is 0."""
-        self._programs.state.take_turn(None)  # whoever steps next says what it counts from
+        """Restart schedules by steps at the next step; schedules by epochs restart when `state.epoch` is 0."""
+        self._programs.state.take_turn(None)  # the next step sets its counters
         self._programs.turn.updates = 0

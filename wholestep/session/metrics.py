@@ -1,4 +1,4 @@
-"""What a session measures: metrics that its steps count, the norm of gradients, gradients that are not finite."""
+"""The measurements of a session: metrics of its steps, the gradient norm, the check for non-finite gradients."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class EntryMetrics:
-    """The metrics of one entry point.  Its states are the model's own; `prefix` tells those of `evaluate` apart."""
+    """The metrics of one entry point.  Its states are in the model's state; those of `evaluate` have a `prefix`."""
 
     def __init__(self, options: StepOptions, state: State, plans: Sequence[Plan], prefix: str) -> None:
         weighted = f"{WEIGHTED}." if any(name == WEIGHT for name, _ in plans[0].inputs) else ""
-        own = (f"{prefix}." if prefix else "") + weighted
-        self._metrics = [(m.metric, own + m.metric.state_name("")) for m in options.measures]
+        scope = (f"{prefix}." if prefix else "") + weighted
+        self._metrics = [(m.metric, scope + m.metric.state_name("")) for m in options.measures]
         if options.gradient_norm and not prefix:
             from wholestep.steps.gradient_norm import GradientNorm
 
@@ -38,28 +38,28 @@ class EntryMetrics:
 
     def values(self) -> dict[str, Any]:
         """Every metric by name."""
-        found: dict[str, Any] = {}
-        for metric, own in self._metrics:
-            parts = {n.removeprefix(own): self._state.get(n) for n in self._state.names if n.startswith(own)}
-            found[metric.name] = metric.result(parts)
-        return found
+        results: dict[str, Any] = {}
+        for metric, prefix in self._metrics:
+            parts = {n.removeprefix(prefix): self._state.get(n) for n in self._state.names if n.startswith(prefix)}
+            results[metric.name] = metric.result(parts)
+        return results
 
     def of(self, result: StepResult) -> dict[str, Any]:
-        """The metrics, and what the step itself reports."""
+        """The metrics, and the values that the step itself reports."""
         return {**self.values(), **{name: float(result[name]) for name in self._reported}}
 
     def reset(self) -> None:
-        """Count anew."""
-        own = tuple(name for _, name in self._metrics)
-        for plan in self._plans if own else ():
+        """Reset the states of all metrics."""
+        prefixes = tuple(name for _, name in self._metrics)
+        for plan in self._plans if prefixes else ():
             fresh = first_values(plan, 0)
             for name, _ in plan.states:
-                if name.startswith(own):
+                if name.startswith(prefixes):
                     self._state.set(name, fresh(name))
 
 
 class Measurements:
-    """The part of a session that reads what its steps have counted."""
+    """The part of a session that reads and resets metrics."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -71,12 +71,12 @@ class Measurements:
         return self._programs.measured[entry].values()
 
     def reset_metrics(self, entry: str = "main") -> None:
-        """Count anew; `run` does it before each epoch, `evaluate` each time."""
+        """Reset the metrics; `run` does it before each epoch, `evaluate` at each call."""
         if entry in self._programs.measured:
             self._programs.measured[entry].reset()
 
     def end_epoch(self) -> dict[str, Any]:
-        """Of a loop over `step`: the epoch's metrics, which start anew, and schedules in epochs advance."""
+        """For a loop over `step`: return and reset the epoch's metrics, and advance schedules in epochs."""
         values = self.metrics()
         self.reset_metrics()
         self._programs.state.epoch += 1
@@ -84,15 +84,15 @@ class Measurements:
 
     @property
     def modes(self) -> dict[str, str]:
-        """Is less of a metric better, "min", or more, "max"?  Of those that say it."""
+        """The modes of metrics, "min" or "max", for all that have a direction."""
         return modes_of(self._programs.step_options.measures)
 
 
 def raise_if_refused(entry: EntryPoint, state: State) -> None:
-    """Of nonfinite="raise": the last step met a gradient that is not finite and changed nothing."""
+    """NonFiniteError if the last step was skipped with nonfinite="raise"."""
     bad = float(entry.read(NONFINITE))
     curable = LOSS_SCALE in entry.outputs and math.isfinite(entry.loss()) and entry.read(LOSS_SCALE) > SMALLEST
-    if bad and not curable:  # a loss scale that is lowered is no failure
+    if bad and not curable:  # a step that lowers the loss scale is no failure
         raise NonFiniteError(
             f"step {state.step}: {bad:.0f} elements of the loss and the gradients are infinite or not a number. No "
             "state was changed; session.first_nonfinite(...) of the same inputs names the operation. Lower the "

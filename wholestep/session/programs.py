@@ -1,4 +1,4 @@
-"""The programs behind a session: entry points over one state, compiled when they are asked for."""
+"""The programs of a session: entry points over one state, compiled on first use."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ log = logging.getLogger("wholestep")
 
 
 class Programs:
-    """Entry points by name, the runtime scalars that they share, and what they measure."""
+    """Entry points by name, their shared runtime scalars, and their metrics."""
 
     def __init__(self, where: Placement, state: State, compiled: Plans | None) -> None:
         self.where, self.state = where, state
         self.place = LoadContext(where, state, where.device.scratch())
         self.entries: dict[str, EntryPoint] = {}
         self.measured: dict[str, EntryMetrics] = {}
-        self.of_micro_batches: list[Program] = []  # that one step runs, in order
+        self.of_micro_batches: list[Program] = []  # the programs of one step, in order
         self.scalars = RuntimeScalars(_broadcast(self.entries))
-        self.turn = SessionCounter()  # what its steps count for
-        self.counts: Counting = state  # whose turn it is: looked at in every step
-        self.turns = SessionLock()  # of threads that share the session
+        self.turn = SessionCounter()  # counts the steps of this session
+        self.counts: Counting = state  # `turn` is the counter of the session that steps; read in every step
+        self.turns = SessionLock()  # the lock of threads that share the session
         self.held: dict[str, AnyArray] = {}  # inputs given by set_input
         self.observer: Observer | None = None
         self.closed = False
@@ -56,23 +56,23 @@ class Programs:
         self._define(compiled)
 
     def _define(self, compiled: Plans | None) -> None:
-        """Where entry points come from, from now on; None: there is the main one alone."""
+        """Set the source of entry points; None: there is only the main one."""
         self.compiled = compiled
         self.step_options: StepOptions = PLAIN if compiled is None else compiled.definition.step_options
         self.raises = self.step_options.nonfinite == "raise"
         self._govern()
 
     def _govern(self) -> None:
-        """Scalars that follow a schedule have its value now."""
+        """Let scheduled scalars have the value of their schedule."""
         state, schedules = self.state, self.step_options.schedules
         self.scalars.governed = {target: governor(target, s, state, self.turn) for target, s in schedules.items()}
         for target, schedule in schedules.items():
             for number, value in schedule.numbers().items():
-                if value is not None:  # else the plan knows it
+                if value is not None:  # else the plan has the default
                     self.scalars.declare(scalar_name(target, number), value)
 
     def need(self, what: str) -> Plans:
-        """Where entry points come from; UsageError where there is a plan and nothing else."""
+        """The source of entry points; UsageError for a session made from a plan alone."""
         if self.closed:
             refuse_closed()
         if self.compiled is None:
@@ -82,7 +82,7 @@ class Programs:
         return self.compiled
 
     def by_name(self, what: str, given: object, more: tuple[object, ...] = ()) -> Mapping[str, object]:
-        """What a method was given by position, which must be one mapping from names."""
+        """The positional argument of a method, which must be one mapping by input name."""
         if isinstance(given, Mapping) and not more:
             return given
         names = ", ".join(f"{i.name}=..." for i in self.main.inputs.all)
@@ -91,7 +91,7 @@ class Programs:
         )
 
     def with_held(self, inputs: dict[str, object]) -> dict[str, object]:
-        """Inputs together with those that `set_input` gave ahead; these hold until they are given again."""
+        """Inputs merged with those of `set_input`, which hold until they are given again."""
         self.held = {name: a for name, a in self.held.items() if name not in inputs}
         return {**self.held, **inputs}
 
@@ -102,21 +102,21 @@ class Programs:
 
     @property
     def lasting_states(self) -> dict[str, bool]:
-        """The states that a step reads or writes and that mean something between steps; True: the model's own."""
+        """The states of a step that persist between steps; True for the model's own."""
         used = [name for plan in self.plans for name, _ in plan.states]
         model = None if self.compiled is None else self.compiled.definition.model
-        own = model.states if isinstance(model, Graph) else {}
-        names = dict.fromkeys(n for n in (*own, *used) if n in self.state and not n.startswith(PREFIX))
-        return {name: not own or name in own for name in names}
+        model_states = model.states if isinstance(model, Graph) else {}
+        names = dict.fromkeys(n for n in (*model_states, *used) if n in self.state and not n.startswith(PREFIX))
+        return {name: not model_states or name in model_states for name in names}
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """The parameters; of a plan from a file, which does not tell them apart, the states that last."""
-        known = self.lasting_states if self.compiled is None else self.compiled.definition.graph.parameters
-        return tuple(name for name in known if name in self.state)
+        """The parameters; for a plan from a file, which does not distinguish them, all persistent states."""
+        names = self.lasting_states if self.compiled is None else self.compiled.definition.graph.parameters
+        return tuple(name for name in names if name in self.state)
 
     def close(self) -> None:
-        """Let go of programs and their memory; whoever asks for one from now on is told."""
+        """Release programs and their memory; later calls are UsageErrors."""
         if not self.closed:
             self.wait()
             self.closed, self.compiled, self.held, self.observer = True, None, {}, None
@@ -126,14 +126,14 @@ class Programs:
             self.main = _Closed()  # type: ignore[assignment]
 
     def wait(self) -> None:
-        """Return when all steps are done; raises what went wrong in one of them."""
+        """Block until all steps are done; raises the error of a failed step."""
         for entry in [*self.entries.values()]:  # another thread may load one
             entry.program.wait()
 
     # -- counting ------------------------------------------------------------------------------------------------
 
     def take_turn(self) -> None:
-        """From now on steps count for this session: its own, and those of the parameters that they update."""
+        """Let steps count for this session: its own counter, and those of the parameters that it updates."""
         if not self.main.plan.updated:
             return
         self.need_averages("a step")
@@ -146,36 +146,36 @@ class Programs:
         self.state.take_turn(self.turn)
 
     def need_averages(self, what: str) -> None:
-        """UsageError while weights are shown as they are trained rather than as their averages."""
+        """UsageError inside `raw_weights`, where states are swapped."""
         if self.state.shows_raw:
             raise UsageError(f"{what} is not possible inside `with ws.optim.raw_weights(...)`; leave it first.")
 
     def _begin_averages(self) -> None:
-        """An average begins with the weights as they are; where they are trained without it, it has ended."""
+        """Initialize new averages with the current weights; end those of weights that are now trained without."""
         state, averaged = self.state, self.clocks.averaged
         if not state.family.averages or not self.where.device.runs:
             return
         for name in {name for plan in self.plans for name in plan.updated} - averaged:
-            for other, own in state.averages_of(name):
-                other.set_updates({own + AVERAGE: 0})
+            for other, weight in state.averages_of(name):
+                other.set_updates({weight + AVERAGE: 0})
         for name in averaged:
             if not state.updates_of(name + AVERAGE):
                 state.set(name + RAW, state.get(name))
 
     @property
     def clocks(self) -> UpdateCounters:
-        """What its programs count."""
+        """The update counters of its programs."""
         return UpdateCounters() if self.compiled is None else self.compiled.definition.clocks
 
     def count_apart(self, count_of: Callable[[str], int]) -> None:
-        """Compile anew where parameters that the program counts as one have had different numbers of updates."""
+        """Recompile if parameters that share an update counter have different counts."""
         if any(len({count_of(key) for key in keys}) > 1 for keys in self.clocks.cohorts().values()):
             compiled = self.need("a step for parameters that have had different numbers of updates")
             recounted = compiled.of(compiled.definition.recounted(count_of))
             self.recompile(recounted, "the numbers of updates that its parameters have had")
 
     def starts(self) -> dict[str, float]:
-        """The steps from which a program counts."""
+        """The steps at which a program's counters start."""
         state, cohorts = self.state, self.clocks.cohorts()
         starts = {name: state.step - state.updates_of(keys[0]) for name, keys in cohorts.items()}
         return {START: state.step - state.updates_in(self.turn), **starts}
@@ -183,22 +183,22 @@ class Programs:
     # -- entry points --------------------------------------------------------------------------------------------
 
     def entry(self, name: str) -> EntryPoint:
-        """An entry point beside the main one, compiled when it is first asked for."""
+        """An entry point other than the main one, compiled on first use."""
         if name not in self.entries:
             plan = self.need(f"the entry point {name!r}").plan(name)
             self._load_apart(name, lambda: self.load(name, *plan))
         return self.entries[name]
 
     def _load_apart(self, name: str, load: Callable[[], object]) -> None:
-        """Load an entry point while no thread makes a step: memory that programs share may move."""
+        """Load an entry point under the session lock: shared memory may move."""
         with self.turns:
             if name not in self.entries:  # another thread may have been faster
                 load()
 
-    def entry_with_room(self, name: str, given: Mapping[str, object]) -> EntryPoint:
-        """An entry point that takes all rows of what is given, be they more than the session's capacity."""
+    def entry_with_room(self, name: str, arrays: Mapping[str, object]) -> EntryPoint:
+        """An entry point with capacity for all rows of the arrays."""
         compiled = self.need(f"the entry point {name!r}")
-        larger = compiled.with_room(given)
+        larger = compiled.with_room(arrays)
         if larger is compiled:
             return self.entry(name)
         key = f"{name} of {larger.definition.capacity}"
@@ -208,24 +208,24 @@ class Programs:
         return self.entries[key]
 
     def entry_for_all_rows(self, kind: str = EVALUATE) -> EntryPoint:
-        """`evaluate` for data of any size, batch after batch, compiled when it is first asked for."""
+        """`evaluate` over batches, for data of any size, compiled on first use."""
         name = f"{kind} all rows"
         if name not in self.entries:
             self._load_apart(name, lambda: self._load_micro_batches(name, kind))
         return self.entries[name]
 
     def recompile(self, compiled: Plans, why: str) -> None:
-        """Run another step from now on, over the same state; whoever calls it has the turn."""
+        """Replace the step, over the same state; the caller holds the session lock."""
         log.info("recompiling the step for %s; parameters are kept", why)
         self._define(compiled)
         self.load_main(*compiled.plan(compiled.definition.main))
 
     def load_main(self, plan: Plan, key: str) -> None:
-        """Load what `step` runs."""
+        """Load the main entry point."""
         definition = None if self.compiled is None else self.compiled.definition
         if definition is not None and definition.has_micro_batches:
             self.main = self._load_micro_batches("main", TRAIN, {PART: (plan, key)})
-        else:  # a session that measures alone has one program, under the name by which it is asked for
+        else:  # a measuring session has one program, called "evaluate"
             measures_only = definition is not None and definition.measures_only
             self.main = self.load(EVALUATE if measures_only else "main", plan, key)
 
@@ -235,14 +235,14 @@ class Programs:
         return self._keep(name, EntryPoint(self._load_program(plan, key), self.turns, self.measured[name]))
 
     def _load_micro_batches(
-        self, name: str, kind: str, known: Mapping[str, tuple[Plan, str]] | None = None
+        self, name: str, kind: str, planned: Mapping[str, tuple[Plan, str]] | None = None
     ) -> EntryPoint:
         """The programs of micro-batches over one state, as one entry point."""
         compiled = self.need("micro-batches")
         definition = compiled.definition
         names = [f"{kind}.{phase}" for phase in definition.micro_batches(kind).phases]
-        plans = {n: (known or {}).get(n) or compiled.plan(n) for n in names}
-        programs = [self._load_program(*found) for found in plans.values()]
+        plans = {n: (planned or {}).get(n) or compiled.plan(n) for n in names}
+        programs = [self._load_program(*plan_and_key) for plan_and_key in plans.values()]
         part, last = plans[f"{kind}.part"][0], plans[names[-1]][0]
         from wholestep.session.running.micro_batches import outer_plan, shape_of  # most steps have none
 
@@ -254,23 +254,23 @@ class Programs:
         return self._keep(name, EntryPoint(program, self.turns, self.measured[name]))
 
     def _measure(self, name: str, kind: str, plans: Sequence[Plan]) -> None:
-        """Know what an entry point of a kind counts; there is one `evaluate`, whoever makes it."""
+        """Register the metrics of an entry point; all kinds of `evaluate` share theirs."""
         shown = EVALUATE if kind == VALIDATE else kind
-        found = self.measured[name] = EntryMetrics(
+        metrics = self.measured[name] = EntryMetrics(
             self.step_options, self.state, plans, EVALUATE if shown == EVALUATE else ""
         )
-        self.measured.setdefault(shown, found)
+        self.measured.setdefault(shown, metrics)
 
     def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
         if self.where.device.runs:
-            own = REFUSED if REFUSED in entry.outputs else None  # of a step that scales its loss by hand
-            unless = None if name != "main" else NONFINITE if self.step_options.may_skip else own
+            refused = REFUSED if REFUSED in entry.outputs else None  # of a step function with `ws.LossScale`
+            unless = None if name != "main" else NONFINITE if self.step_options.may_skip else refused
             stops = (
                 self.raises and self.step_options.loss_scale is None
             )  # else a step that a smaller scale cures is none
             entry.program.count_steps(bool(entry.plan.updated) and name == "main", unless, stops)
         self.entries[name] = entry
-        self.state.take_turn(None)  # the next step tells it what to count from
+        self.state.take_turn(None)  # the next step sets its counters
         return entry
 
     def _load_program(self, plan: Plan, key: str) -> Program:
@@ -282,14 +282,14 @@ class Programs:
         return program
 
     def _reserve(self, plan: Plan) -> None:
-        """Memory for the states and scratch that a plan needs; a backend tells programs whose memory it moves."""
+        """Allocate the states and scratch memory of a plan; a backend notifies programs whose memory moves."""
         buffers = {name: plan.buffers[id] for name, id in plan.states}
         types = {name: buffer.user_type for name, buffer in buffers.items()}
         by_columns = {name for name, buffer in buffers.items() if buffer.by_columns}
         owners = {} if self.compiled is None else self.compiled.definition.graph.owners
-        kept = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
-        if kept:
-            log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
+        existing = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
+        if existing:
+            log.info("%d states exist in the model and keep their values: %s", len(existing), ", ".join(existing))
         first = nonzero_values(plan, self.where, self.state, owners)
         for names, memory in memories(plan, self.where):
             self.state.add({name: types[name] for name in names}, first, owners, memory, by_columns)
@@ -297,7 +297,7 @@ class Programs:
 
 
 def memories(plan: Plan, where: Placement) -> Iterator[tuple[list[str], StateMemory]]:
-    """Where the states of a plan are: in the device's memory, but for those that ranks have divided."""
+    """The memory of a plan's states: the device's, except for sharded states."""
     divided = [plan.buffers[id] for _, id in plan.states if plan.buffers[id].is_part]
     yield [name for name, id in plan.states if not plan.buffers[id].is_part], where.device.memory
     if divided:
@@ -305,18 +305,18 @@ def memories(plan: Plan, where: Placement) -> Iterator[tuple[list[str], StateMem
 
         group, memory = where.group, where.device.memory
         assert group is not None, "ranks divide a state"
-        found = memories_of_parts(divided, memory, group)
-        for each in dict.fromkeys(found.values()):
-            yield [name for name, own in found.items() if own is each], each
+        memory_of = memories_of_parts(divided, memory, group)
+        for each in dict.fromkeys(memory_of.values()):
+            yield [name for name, state_memory in memory_of.items() if state_memory is each], each
 
 
 def refuse_closed() -> NoReturn:
     """UsageError: a session was used after it was closed."""
-    raise UsageError("this session is closed; build another one. The model has its numbers: predict, evaluate, save.")
+    raise UsageError("this session is closed; build another one. The model still works: predict, evaluate, save.")
 
 
 class _Closed:
-    """Stands where the main entry point and its measurements were."""
+    """Replaces the main entry point and its metrics after `close`."""
 
     def __call__(self, *_: object) -> NoReturn:
         refuse_closed()
@@ -329,7 +329,7 @@ class _Closed:
 
 
 def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None]:
-    """Tells every entry point of a changed scalar.  It knows the entry points alone: no cycle keeps a session alive."""
+    """A function that sets a scalar in all entry points.  It holds no reference to the session: no cycle."""
 
     def changed(name: str, value: float) -> None:
         for entry in [*entries.values()]:  # another thread may load one

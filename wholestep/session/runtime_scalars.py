@@ -1,4 +1,4 @@
-"""The live hyper-parameters of a session's optimizer: reading and setting them never recompiles."""
+"""Runtime scalars of a session, and optimizers and schedules over them: setting one never recompiles."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ALIASES = {"learning_rate": "lr", "epsilon": "eps"}
 
 
 class RuntimeScalars:
-    """The runtime scalars of a session by name, with what to do when one changes."""
+    """The runtime scalars of a session by name; `changed` is called when one changes."""
 
     def __init__(self, changed: Callable[[str, float], None]) -> None:
         self._values: dict[str, float] = {}
         self._changed = changed
-        self.governed: dict[str, Callable[[RuntimeScalars], float]] = {}  # scalars that follow a schedule
+        self.governed: dict[str, Callable[[RuntimeScalars], float]] = {}  # scheduled scalars -> their value
 
     def declare(self, name: str, value: float) -> float:
-        """The scalar's current value; `value` where it is new."""
+        """The scalar's current value; `value` if it is new."""
         return self._values.setdefault(name, value)
 
     def drop(self, prefix: str) -> None:
-        """Forget the scalars of an optimizer that was replaced."""
+        """Remove the scalars of an optimizer that was replaced."""
         self._values = {n: v for n, v in self._values.items() if not n.startswith(prefix)}
 
     def __getitem__(self, name: str) -> float:
@@ -48,8 +48,8 @@ class RuntimeScalars:
         return len(list(self))
 
     def _unknown(self, name: str) -> UnknownNameError:
-        known = ", ".join(map(repr, [*self._values, *self.governed])) or "none"
-        return UnknownNameError(f"there is no runtime scalar named {name!r}; there are: {known}.")
+        names = ", ".join(map(repr, [*self._values, *self.governed])) or "none"
+        return UnknownNameError(f"there is no runtime scalar named {name!r}; there are: {names}.")
 
     def __setitem__(self, name: str, value: float) -> None:
         if name in self.governed:
@@ -67,12 +67,12 @@ class RuntimeScalars:
         return list(self._values.items())
 
     def schedule(self, target: str, schedule: Schedule) -> Schedule:
-        """A schedule with its numbers as they are now."""
+        """A schedule with its current numbers."""
         return schedule.with_numbers({k: self[scalar_name(target, k)] for k in schedule.numbers()})
 
 
 def check_number(name: str, value: object) -> float:
-    """`value` as a float; an error where it is no finite number."""
+    """`value` as a float; OptionError unless it is a finite number."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -83,7 +83,7 @@ def check_number(name: str, value: object) -> float:
 
 
 class LiveOptimizer:
-    """The numbers of an optimizer while it is at work.
+    """The hyper-parameters of a session's optimizer.
 
     Example::
 
@@ -96,19 +96,19 @@ class LiveOptimizer:
         object.__setattr__(self, "_scalars", scalars)
 
     def __getitem__(self, group: str) -> LiveOptimizer:
-        """The numbers that a group has of its own."""
-        found = LiveOptimizer(f"{self._prefix}{group}", self._scalars)
-        if not found._fields():
+        """The hyper-parameters of a group."""
+        group_numbers = LiveOptimizer(f"{self._prefix}{group}", self._scalars)
+        if not group_numbers._fields():
             groups = sorted({n.rpartition(".")[0] for n in self._fields() if "." in n})
-            known = ", ".join(map(repr, groups)) or "none"
-            raise UnknownNameError(f"no group {group!r} has numbers of its own; there are: {known}.")
-        return found
+            names = ", ".join(map(repr, groups)) or "none"
+            raise UnknownNameError(f"no group {group!r} has numbers of its own; there are: {names}.")
+        return group_numbers
 
     def _fields(self) -> dict[str, float]:
         prefix, scalars = self._prefix, self._scalars
-        found = {n: v for n, v in scalars.items() if n.startswith(prefix)}
-        found |= {n: scalars[n] for n in scalars.governed if n.startswith(prefix)}
-        return {n.removeprefix(prefix): v for n, v in found.items()}
+        fields = {n: v for n, v in scalars.items() if n.startswith(prefix)}
+        fields |= {n: scalars[n] for n in scalars.governed if n.startswith(prefix)}
+        return {n.removeprefix(prefix): v for n, v in fields.items()}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -132,9 +132,9 @@ class LiveOptimizer:
             raise UnknownNameError(self._unknown(name))
 
     def _unknown(self, name: str) -> str:
-        known = ", ".join(self._fields()) or "none"
+        names = ", ".join(self._fields()) or "none"
         return (
-            f"the optimizer of this session has no live {name!r}; it has: {known}. What was off when the session was "
+            f"the optimizer of this session has no live {name!r}; it has: {names}. What was off when the session was "
             f"built is not part of the program: build with {name}=ws.runtime(0.0) to keep it switchable."
         )
 
@@ -143,7 +143,7 @@ class LiveOptimizer:
 
 
 class LiveSchedule:
-    """A schedule at work: its value now, and its numbers, which can be changed without a recompile.
+    """A schedule of a session: its current value, and its numbers, which can change without a recompile.
 
     Example::
 
@@ -158,38 +158,38 @@ class LiveSchedule:
 
     @property
     def description(self) -> Schedule:
-        """The schedule as it was given."""
+        """The schedule that was passed."""
         return self._schedule  # type: ignore[no-any-return]
 
     @property
     def value(self) -> float:
-        """What the next step uses."""
+        """The value in the next step."""
         return self._scalars[self._target]  # type: ignore[no-any-return]
 
     def __call__(self, n: float) -> float:
-        """The value at `n`, with the numbers as they are now."""
+        """The value at `n` with the current numbers."""
         return float(self._schedule.formula(float(n), FormulaNumbers(self.numbers())))
 
     def numbers(self) -> dict[str, float]:
-        """Its numbers as they are now, by name."""
+        """Its current numbers by name."""
         return {k: self._scalars[scalar_name(self._target, k)] for k in self._schedule.numbers()}
 
     def observe(self, value: float | Mapping[str, float]) -> None:
-        """Tell a `ReduceOnPlateau` what was measured, e.g. the validation loss of an epoch.
+        """Pass a measurement to a `ReduceOnPlateau`, e.g. the validation loss of an epoch.
 
-        Where several stand inside a schedule, a dict by path gives each its own.
+        For several nested ones, a dict by path has one value for each.
         """
         from wholestep.schedules.plateau import plateaus  # few runs have one
 
-        found = plateaus(self._schedule)
-        if not found:
+        plateau_paths = plateaus(self._schedule)
+        if not plateau_paths:
             raise UsageError(f"{type(self._schedule).__name__} observes nothing; ws.schedules.ReduceOnPlateau does.")
-        for path, plateau in found.items():
+        for path, plateau in plateau_paths.items():
             if isinstance(value, Mapping) and path not in value:
                 continue  # its number was not measured this time
             seen = value[path] if isinstance(value, Mapping) else value
-            own = FormulaNumbers(self.numbers()).inner(path.removesuffix(".")).all if path else self.numbers()
-            for k, number in plateau.observed(own, float(seen)).items():
+            numbers = FormulaNumbers(self.numbers()).inner(path.removesuffix(".")).all if path else self.numbers()
+            for k, number in plateau.observed(numbers, float(seen)).items():
                 self._scalars[scalar_name(self._target, path + k)] = number
 
     def __getattr__(self, name: str) -> Any:
@@ -206,7 +206,7 @@ class LiveSchedule:
         self.set_numbers({name: value})
 
     def set_numbers(self, values: Mapping[str, float]) -> None:
-        """Change numbers by name, those of a schedule inside as `"after.T_max"`; refused where they make no sense."""
+        """Change numbers by name, those of a nested schedule as `"after.T_max"`; OptionError outside their range."""
         now = {**self.numbers(), **values}
         self._schedule.with_numbers(now)  # checks them together
         for k in values:
@@ -217,7 +217,7 @@ class LiveSchedule:
 
 
 def governor(target: str, schedule: Schedule, state: State, turn: SessionCounter) -> Callable[[RuntimeScalars], float]:
-    """The value that a schedule gives after the updates that the session has made, or at the state's epoch."""
+    """A function that evaluates a schedule at the session's updates, or at the state's epoch."""
 
     def value(scalars: RuntimeScalars) -> float:
         numbers = FormulaNumbers({k: scalars[scalar_name(target, k)] for k in schedule.numbers()})

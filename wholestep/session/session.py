@@ -1,15 +1,15 @@
-"""A session: the entry points of a program, loaded over one state.
+"""`Session`: the entry points of a program, loaded over one state.
 
-`Session` is what users see.  It holds the parts that do the work and hands each call to one of them:
+It delegates each call to one of these parts:
 
-    Programs       programs.py     entry points, compiled when they are asked for; what their steps count for
-    Training       running/training.py    epochs over whole data sets
-    Evaluation     running/evaluation.py    measuring and predicting
-    Measurements   metrics.py     what steps have counted
-    Numbers        state_dict.py  parameters and states, one by one and all together
-    Hyperparameters          hyperparameters.py       hyper-parameters, schedules, the optimizer
-    ManualStep         running/manual_step.py     a step in four parts
-    Inspect        inspect/       reports, times, texts
+    Programs         programs.py              entry points, compiled on first use; update counters
+    Training         running/run.py           epochs over whole data sets
+    Evaluation       running/evaluation.py    evaluation and prediction
+    Measurements     metrics.py               metrics
+    StateAccess      state_dict.py            parameters and states
+    Hyperparameters  hyperparameters.py       hyper-parameters, schedules, the optimizer
+    ManualStep       running/manual_step.py   forward, backward, clip, apply
+    Inspect          inspect/                 reports, profiles, source
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wholestep.compiler.target import Target
 from wholestep.errors import UsageError
 from wholestep.lazy import interop
 from wholestep.options import CompileOptions
-from wholestep.session.building.arguments import placement_of
+from wholestep.session.building.arguments import SessionArguments
 from wholestep.session.building.plans import Plans
 from wholestep.session.hyperparameters import Hyperparameters
 from wholestep.session.inspect.inspect import Inspect
@@ -51,13 +51,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def delegate(part: str, method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """The method of a part as one of its owner's, with its signature and docstring: `part` names the attribute."""
-
+    """A method of the owner that calls `method` of the attribute `part`, with its signature and docstring."""
     return delegate_overloaded(part, method)
 
 
 def delegate_overloaded(part: str, method: F) -> F:
-    """The same of a method with several signatures, which say `self: Any`: types are those of the method itself."""
+    """`delegate` for a method with overloads, which declare `self: Any`."""
 
     @wraps(method)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -71,20 +70,20 @@ alive: WeakSet[Session] = WeakSet()  # the sessions of this process
 
 
 def only_trained() -> Session | None:
-    """The session that a loop trains, where it is the only one that has an optimizer."""
-    found = [session for session in alive if not session._programs.closed and session.optimizers]
-    return found[0] if len(found) == 1 else None
+    """The only session with an optimizer; None if there are several."""
+    sessions = [session for session in alive if not session._programs.closed and session.optimizers]
+    return sessions[0] if len(sessions) == 1 else None
 
 
 class Session:
     """A compiled step, ready to run.  `ws.build_session` makes one from a graph; `Session(plan)` from a plan alone.
 
-    Threads may share a session: they take turns, and each gets the results of its own inputs.  To run side by side,
-    give each thread a session of its own.
+    Threads may share a session: its lock serialises their steps, and each gets the results of its own inputs.  To run
+    in parallel, give each thread a session of its own.
 
     Args:
         plan: what `compile_training_graph` or `load_plan` gave.
-        state: the model's numbers; without it the session has its own.
+        state: the parameters and states of a model; by default a new state.
         seed: keys random nodes and the order of epochs.
         threads: None uses $WHOLESTEP_THREADS, else the cores that this process may run on.
 
@@ -106,16 +105,17 @@ class Session:
         compiled: Plans | None = None,
         key: str = "",
     ) -> None:
-        known = None if compiled is None else compiled.where
-        where = known or placement_of(device, threads, seed, options)
+        placement = None if compiled is None else compiled.where
+        arguments = SessionArguments(device=device, threads=threads, seed=seed, options=options)
+        where = placement or arguments.placement()
         self._programs = programs = Programs(where, state or State(), compiled)
         self._inspect = Inspect(programs)
         self._measurements = Measurements(programs)
         self._training = Training(programs, self._measurements, self._inspect)
         self._evaluation = Evaluation(programs, self._measurements)
-        self._knobs = Hyperparameters(programs)
-        self._by_hand = ManualStep(programs, self._knobs)
-        self._numbers = StateAccess(programs)
+        self._hyperparameters = Hyperparameters(programs)
+        self._manual_step = ManualStep(programs, self._hyperparameters)
+        self._state_access = StateAccess(programs)
         programs.load_main(plan, key)
         alive.add(self)
         if compiled is not None and isinstance(compiled.definition.model, Graph):
@@ -163,7 +163,7 @@ class Session:
             self._programs.held[name] = inputs.hold(inputs.named(name), array)
 
     def wait(self) -> None:
-        """Return when all steps are done, which on a CPU they are; raises what went wrong in one of them."""
+        """Block until all steps are done, which on a CPU they always are; raises the error of a failed step."""
         self._programs.wait()
 
     def read_loss(self) -> float:
@@ -172,10 +172,10 @@ class Session:
             raise UsageError("there is no loss yet: call session.step first.")
         return self._programs.main.loss()
 
-    # -- its end ---------------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give its memory back; the model keeps its numbers.
+        """Release its memory; the model keeps its parameters.
 
         Example: `with ws.build_session(g) as session:` closes it at the end.
         """
@@ -187,23 +187,23 @@ class Session:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- numbers -------------------------------------------------------------------------------------------------
+    # -- states -------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
         """Parameters and other states, shared by all sessions over the same model."""
         return self._programs.state
 
-    get = delegate("_numbers", StateAccess.get)
-    set = delegate("_numbers", StateAccess.set)
-    state_dict = delegate("_numbers", StateAccess.state_dict)
-    own_pieces = delegate("_numbers", StateAccess.own_pieces)
-    share_parts = delegate("_numbers", StateAccess.share_parts)
-    have_whole_weights = delegate("_numbers", StateAccess.have_whole_weights)
-    prepare_to_load = delegate("_numbers", StateAccess.prepare_to_load)
-    load_state_dict = delegate("_numbers", StateAccess.load_state_dict)
+    get = delegate("_state_access", StateAccess.get)
+    set = delegate("_state_access", StateAccess.set)
+    state_dict = delegate("_state_access", StateAccess.state_dict)
+    own_pieces = delegate("_state_access", StateAccess.own_pieces)
+    share_parts = delegate("_state_access", StateAccess.share_parts)
+    have_whole_weights = delegate("_state_access", StateAccess.have_whole_weights)
+    prepare_to_load = delegate("_state_access", StateAccess.prepare_to_load)
+    load_state_dict = delegate("_state_access", StateAccess.load_state_dict)
 
-    if not TYPE_CHECKING:  # which would take every name for one of ours
+    if not TYPE_CHECKING:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
             return interop.foreign_attribute("a session", self, name, "'Session' object")
@@ -218,48 +218,48 @@ class Session:
         """The parameters that a step reads; of a session from a plan, which does not tell them apart, all states."""
         return self._programs.parameter_names
 
-    # -- knobs ---------------------------------------------------------------------------------------------------
+    # -- hyper-parameters ----------------------------------------------------------------------------------------
 
     @property
     def optimizer(self) -> LiveOptimizer:
         """The live numbers of the optimizer: `session.optimizer.lr = 1e-4`."""
-        return self._knobs.optimizer
+        return self._hyperparameters.optimizer
 
     @property
     def optimizers(self) -> dict[str, LiveOptimizer]:
         """Every optimizer of the step by its name."""
-        return self._knobs.optimizers
+        return self._hyperparameters.optimizers
 
     @property
     def schedule(self) -> LiveSchedule:
         """The schedule of the learning rate, or the only one there is."""
-        return self._knobs.schedule
+        return self._hyperparameters.schedule
 
     @property
     def schedules(self) -> dict[str, LiveSchedule]:
         """Every schedule by the runtime scalar that it governs."""
-        return self._knobs.schedules
+        return self._hyperparameters.schedules
 
     @property
     def scalars(self) -> RuntimeScalars:
         """All runtime scalars by name."""
         return self._programs.scalars
 
-    set_schedule = delegate("_knobs", Hyperparameters.set_schedule)
-    set_learning_rate = delegate("_knobs", Hyperparameters.set_learning_rate)
-    set_adam = delegate("_knobs", Hyperparameters.set_adam)
-    set_optimizer = delegate("_knobs", Hyperparameters.set_optimizer)
-    reset_optimizer = delegate("_knobs", Hyperparameters.reset_optimizer)
-    restart_schedules = delegate("_knobs", Hyperparameters.restart_schedules)
+    set_schedule = delegate("_hyperparameters", Hyperparameters.set_schedule)
+    set_learning_rate = delegate("_hyperparameters", Hyperparameters.set_learning_rate)
+    set_adam = delegate("_hyperparameters", Hyperparameters.set_adam)
+    set_optimizer = delegate("_hyperparameters", Hyperparameters.set_optimizer)
+    reset_optimizer = delegate("_hyperparameters", Hyperparameters.reset_optimizer)
+    restart_schedules = delegate("_hyperparameters", Hyperparameters.restart_schedules)
 
     @property
     def updates_made(self) -> int:
-        """By this session, since its optimizer or its schedules began."""
+        """Updates by this session since its optimizer or its schedules were reset."""
         return self.state.updates_in(self._programs.turn)
 
     @property
     def nonfinite(self) -> str:
-        """What the step was built to do about gradients that are not finite: "ignore", "skip" or "raise"."""
+        """The policy of the step for gradients that are not finite: "ignore", "skip" or "raise"."""
         return self._programs.step_options.nonfinite
 
     @property
@@ -269,14 +269,14 @@ class Session:
 
     @property
     def precision(self) -> str:
-        """What products are computed in: "float32", "tf32", "bfloat16" or "float16"."""
+        """The precision of products: "float32", "tf32", "bfloat16" or "float16"."""
         return TF32 if self.target.name.endswith(f"+{TF32}") else self._programs.step_options.precision.name
 
     @property
     def loss_scale(self) -> float | None:
-        """What the next step multiplies the loss with (precision="float16"); None where it is not scaled."""
-        found = float(self.state.get(SCALE)) if SCALE in self.state else None
-        return self.scalars[f"{LOSS_SCALE}.init"] if found == 0 else found
+        """The factor of the loss in the next step (precision="float16"); None without loss scaling."""
+        scale = float(self.state.get(SCALE)) if SCALE in self.state else None
+        return self.scalars[f"{LOSS_SCALE}.init"] if scale == 0 else scale
 
     # -- metrics -------------------------------------------------------------------------------------------------
 
@@ -286,19 +286,19 @@ class Session:
 
     @property
     def metric_modes(self) -> dict[str, str]:
-        """Of every metric that says it: is less of it better, "min", or more, "max"?"""
+        """The modes of metrics, "min" or "max", for all that have a direction."""
         return self._measurements.modes
 
-    # -- a step by hand ------------------------------------------------------------------------------------------
+    # -- manual steps ------------------------------------------------------------------------------------------
 
-    forward = delegate("_by_hand", ManualStep.forward)
-    backward = delegate("_by_hand", ManualStep.backward)
-    clip_gradients = delegate("_by_hand", ManualStep.clip_gradients)
-    apply_gradients = delegate("_by_hand", ManualStep.apply_gradients)
-    gradient_stats = delegate("_by_hand", ManualStep.gradient_stats)
-    print_gradient_stats = delegate("_by_hand", ManualStep.print_gradient_stats)
+    forward = delegate("_manual_step", ManualStep.forward)
+    backward = delegate("_manual_step", ManualStep.backward)
+    clip_gradients = delegate("_manual_step", ManualStep.clip_gradients)
+    apply_gradients = delegate("_manual_step", ManualStep.apply_gradients)
+    gradient_stats = delegate("_manual_step", ManualStep.gradient_stats)
+    print_gradient_stats = delegate("_manual_step", ManualStep.print_gradient_stats)
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- inspection -------------------------------------------------------------------------------------------------
 
     activation_stats = delegate("_inspect", Inspect.activation_stats)
     first_nonfinite = delegate("_inspect", Inspect.first_nonfinite)
@@ -312,7 +312,7 @@ class Session:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """What was timed so far: the stages of the builds, epochs, inputs."""
+        """The timed spans so far: stages of builds, epochs, inputs."""
         return self._inspect.spans
 
     @property
@@ -327,12 +327,12 @@ class Session:
 
     @property
     def device(self) -> str:
-        """What runs its steps, as `device=` names it: "cpu/portable", "null:cuda/sm_90"."""
+        """The device, as `device=` names it: "cpu/portable", "null:cuda/sm_90"."""
         return self._programs.where.device.name
 
     @property
     def target(self) -> Target:
-        """What its plans are made for."""
+        """The target of its plans."""
         return self._programs.where.device.target
 
     @property
@@ -341,7 +341,7 @@ class Session:
 
     @property
     def group(self) -> RankGroup | None:
-        """The processes that make its steps together; None where this one makes them alone."""
+        """The ranks that run its steps together; None in a single process."""
         group = self._programs.where.group
         return None if group is None or group.engine == "threads" else group
 
@@ -357,7 +357,7 @@ class Session:
 
     @property
     def source(self) -> str:
-        """The C that runs, each kernel with the nodes it came from."""
+        """The source code of the program, each kernel with the nodes that it computes."""
         return self._inspect.source
 
     def __call__(self, *arrays: object, **named: object) -> Session:

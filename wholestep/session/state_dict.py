@@ -1,4 +1,4 @@
-"""A session's numbers: one by one, and as a dict of arrays, states under their names, the rest under `session/...`."""
+"""The states of a session: `get`, `set`, and `state_dict`, whose scalars and counters are called `session/...`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ UPDATES = SESSION + "updates"  # that the session itself has made; UPDATES/w.ada
 
 
 def readable_name(tensor: Tensor) -> str:
-    """Under which name a tensor of a graph is read after a step; the new value of a state has the state's."""
+    """The name under which a tensor of a graph is read after a step; an updated state has the state's name."""
     if not isinstance(tensor, Tensor) or tensor.graph is None:
         raise UsageError(f"session.get takes a name or a tensor of the graph; received {tensor!r}.")
     graph = tensor.graph
     for named in (graph.states, graph.kept, graph.outputs, graph.updates):
-        for name, known in named.items():
-            if known.node is tensor.node:
+        for name, other in named.items():
+            if other.node is tensor.node:
                 return name
     raise UnknownNameError(
         f"{tensor!r} is not read after a step: only states, outputs and kept tensors are. Before the session is built, "
@@ -42,7 +42,7 @@ def readable_name(tensor: Tensor) -> str:
 
 
 class StateAccess:
-    """The part of a session that reads and writes what it computes with."""
+    """The part of a session that reads and writes states."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -55,9 +55,9 @@ class StateAccess:
         if name in state:
             return state.get(name)
         if name not in main.outputs:
-            known = ", ".join(map(repr, [*state.names, *main.outputs])) or "none"
+            names = ", ".join(map(repr, [*state.names, *main.outputs])) or "none"
             raise UnknownNameError(
-                f"there is nothing named {name!r} to read; there are: {known}. Keep a tensor to read it: tensor.keep()."
+                f"there is nothing named {name!r} to read; there are: {names}. Keep a tensor to read it: tensor.keep()."
             )
         if not main.ran:
             raise UsageError(f"the output {name!r} has no value yet: call session.step first.")
@@ -68,35 +68,35 @@ class StateAccess:
         self._programs.state.replace(name, array)
 
     def state_dict(self, *, without: Container[str] = ()) -> dict[str, AnyArray]:
-        """Everything that a bit-exact resume needs: states (but for those `without`), runtime scalars, counters."""
+        """Everything that a bit-exact resume needs: states (except those in `without`), runtime scalars, counters."""
         self._programs.need_averages("state_dict")
         return state_dict(self._programs, without)
 
     def share_parts(self, *, without: Container[str] = ()) -> None:
-        """Of states that workers have divided, bring this one's parts where another one reads them: `state_dict`."""
+        """Collective: send this worker's shards to the worker that calls `state_dict`."""
         state = self._programs.state
         for name in _persistent_names(state):
             if name not in without and state.is_divided(name):
                 state.get(name)
 
     def have_whole_weights(self) -> None:
-        """Of what the model itself has and workers have divided, each has the whole: it may predict and save alone."""
+        """Collective: gather the model's sharded states on every worker, which can then predict and save alone."""
         state, lasting = self._programs.state, self._programs.lasting_states
         for name in [name for name, is_own in lasting.items() if is_own and state.is_divided(name)]:
             state.slot(name).move(host_memory())
 
     def own_pieces(self) -> dict[str, StatePiece]:
-        """What this worker has of what its steps keep, beside the model itself, and have divided; it asks nobody."""
+        """This worker's shards of states that are not the model's own; without communication."""
         state, lasting = self._programs.state, self._programs.lasting_states
-        kept = [name for name, is_own in lasting.items() if not is_own]
-        return {name: piece for name in kept if (piece := state.piece(name)) is not None}
+        names = [name for name, is_own in lasting.items() if not is_own]
+        return {name: piece for name in names if (piece := state.piece(name)) is not None}
 
     def prepare_to_load(self, values: Mapping[str, object]) -> None:
-        """Compile the program that `values` were made by, where counts of updates differ that are one here."""
+        """Recompile if update counts in `values` differ for parameters that share a counter here."""
         self._programs.count_apart(counts_in(values))
 
     def load_state_dict(self, values: Mapping[str, object], *, strict: bool = True) -> None:
-        """Restore what `state_dict` gave.  Nothing is written unless all of it fits."""
+        """Restore a `state_dict()`.  Nothing is written unless all of it fits."""
         load_state_dict(self._programs, values, strict=strict)
 
 
@@ -112,7 +112,7 @@ def state_dict(programs: Programs, without: Container[str] = ()) -> dict[str, An
 
 
 def _persistent_names(state: State) -> list[str]:
-    """The states that mean something between steps."""
+    """The states that persist between steps."""
     return [name for name in state.names if not name.startswith(PREFIX)]
 
 
@@ -121,7 +121,7 @@ def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict:
     state, scalars, turn, clocks = programs.state, programs.scalars, programs.turn, programs.clocks
     numbers = [SESSION + name for name, _ in scalars.items()]
     counted = {UPDATES, *(f"{UPDATES}/{key}" for key in clocks.starts)}
-    # What others have left in the model's state, as a validation of a run before, nobody need bring along.
+    # States of other sessions over the model, e.g. of an earlier validation, are optional.
     needed = {*programs.lasting_states, STEP, EPOCH, *numbers}
     unexpected = [name for name in values if name not in needed | counted | {*_persistent_names(state)}]
     missing = [name for name in needed if name not in values]
@@ -131,19 +131,19 @@ def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict:
             f"{sorted(unexpected) or 'nothing'}. Nothing was loaded. Build from the same graph and optimizer"
             + ("." if unexpected else ", or pass strict=False to load what is there.")
         )
-    found = {name: check_number(name, value) for name, value in values.items() if name not in state}
-    for name in values.keys() - found.keys():
+    scalars_and_counts = {name: check_number(name, value) for name, value in values.items() if name not in state}
+    for name in values.keys() - scalars_and_counts.keys():
         state.fit(name, values[name])
-    for name in values.keys() - found.keys():
+    for name in values.keys() - scalars_and_counts.keys():
         state.set(name, values[name])
     for name in numbers:
-        if name in found:
-            scalars[name.removeprefix(SESSION)] = found[name]
-    _load_counts(state, turn, clocks, {name: int(n) for name, n in found.items() if name not in numbers})
+        if name in scalars_and_counts:
+            scalars[name.removeprefix(SESSION)] = scalars_and_counts[name]
+    _load_counts(state, turn, clocks, {name: int(n) for name, n in scalars_and_counts.items() if name not in numbers})
 
 
 def counts_in(values: Mapping[str, object]) -> Callable[[str], int]:
-    """The updates of parameters in a state dict; where they are not in it, it was saved when all were the step."""
+    """The update counts in a state dict; older files have none, and all counts are the step."""
     step = values.get(STEP, 0)
     return lambda key: int(check_number(key, values.get(f"{UPDATES}/{key}", step)))
 

@@ -9,7 +9,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from wholestep.data.column import Array
+from wholestep.data.tables.column import Array
 from wholestep.sklearn.estimator import Estimator
 
 

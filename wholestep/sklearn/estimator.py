@@ -16,11 +16,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from wholestep.data.column import Array
-from wholestep.data.encoder import Encoder
-from wholestep.data.encoding import Encoding
-from wholestep.data.frame import as_frame, is_frame
-from wholestep.data.frame_data import Framed
+from wholestep.data.tables.column import Array
+from wholestep.data.tables.encoder import Encoder
+from wholestep.data.tables.encoding import Encoding
+from wholestep.data.tables.frame import as_frame, is_frame
+from wholestep.data.tables.frame_data import Framed
 from wholestep.models.tabular import ACTIVATIONS
 from wholestep.options import CompileOptions
 from wholestep.sklearn.matrix import ColumnStatistics, pack_state, unpack_state

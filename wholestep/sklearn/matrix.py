@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.data.column import Array
-from wholestep.data.encoding import Encoding
+from wholestep.data.tables.column import Array
+from wholestep.data.tables.encoding import Encoding
 from wholestep.options import CompileOptions
 from wholestep.sklearn.networks import InputColumns, NetworkKey
 

@@ -17,7 +17,7 @@ import numpy as np
 from wholestep.compiler.frontend.initializers import materialize
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.update_counters import RAW
-from wholestep.data.column import Array
+from wholestep.data.tables.column import Array
 from wholestep.models.tabular import Tabular
 from wholestep.optim import EMA, SGD, Adam, AdamW, Optimizer
 from wholestep.options import CompileOptions

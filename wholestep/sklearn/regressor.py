@@ -9,7 +9,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_consistent_length
 
-from wholestep.data.column import Array
+from wholestep.data.tables.column import Array
 from wholestep.sklearn.estimator import Estimator
 from wholestep.sklearn.matrix import ColumnStatistics
 

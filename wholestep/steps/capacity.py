@@ -1,4 +1,4 @@
-"""The sizes of a step: the capacity of its symbolic dimensions, and those that only programs of micro-batches have."""
+"""The sizes of a step: the capacity of its symbolic dimensions, and the dimensions of micro-batch programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from wholestep.compiler.ir.type_rules.collectives import BATCH, FIRST, MODEL_RAN
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
 from wholestep.errors import GraphError, OptionError
 
-PARTS = "micro_batch.count"  # of the whole step
+PARTS = "micro_batch.count"  # of a step
 MICRO_BATCH_DIMS = (FIRST, BATCH, ROWS, PARTS, OWN, RANK, MODEL_RANK)
-PREFIX = "accumulate/"  # of states that add up over micro-batches and mean nothing between steps
+PREFIX = "accumulate/"  # of states that accumulate over micro-batches; they have no meaning between steps
 
 
 def batch_symbol(graph: Graph, what: str = "accumulate") -> str:
-    """The symbolic dimension that is cut: the first axis of the first input, and of every input that has it."""
+    """The symbolic dimension that is split: the first axis of the first input, and of every input that has it."""
     first = next(iter(graph.inputs.values()), None)
     extent = first.shape[0] if first is not None and first.shape else None
     symbol = str(extent)
@@ -35,16 +35,16 @@ def batch_symbol(graph: Graph, what: str = "accumulate") -> str:
     return symbol
 
 
-def capacity_of(graph: ir.IRGraph, given: Mapping[str, int]) -> dict[str, int]:
-    """The capacity of every symbol of a graph; an error names the symbol that has none."""
+def capacity_of(graph: ir.IRGraph, capacity: Mapping[str, int]) -> dict[str, int]:
+    """The capacity of every symbol of a graph; OptionError for a symbol without one."""
     for symbol in graph.symbols:
-        if symbol not in given:
+        if symbol not in capacity:
             fix = "batch_size=32" if symbol == "batch" else f"capacity={{{symbol!r}: 64}}"
             raise OptionError(
-                f"the dimension {symbol!r} has no capacity: say the largest size it may have when the program runs, "
+                f"the dimension {symbol!r} has no capacity: give the largest size that it may have at run time, "
                 f"e.g. {fix}."
             )
-    return {s: given[s] for s in graph.symbols}
+    return {s: capacity[s] for s in graph.symbols}
 
 
 def merge_capacity(graph: ir.IRGraph, batch_size: int | None, capacity: Mapping[str, int] | None) -> dict[str, int]:
@@ -55,7 +55,7 @@ def merge_capacity(graph: ir.IRGraph, batch_size: int | None, capacity: Mapping[
             raise OptionError(f"batch_size={batch_size} and capacity={capacity} disagree; give one of them.")
         out["batch"] = batch_size
     symbols = [s for s in graph.symbols if s not in MICRO_BATCH_DIMS]
-    known = ", ".join(map(repr, symbols)) or "none"
+    names = ", ".join(map(repr, symbols)) or "none"
     for symbol, size in out.items():
         if not symbols:
             what = (
@@ -68,7 +68,7 @@ def merge_capacity(graph: ir.IRGraph, batch_size: int | None, capacity: Mapping[
                 "give the axis a name where its inputs are declared: ws.Spec(('batch', 4))."
             )
         if symbol not in symbols:
-            raise OptionError(f"the graph has no symbolic dimension {symbol!r}; it has: {known}. Leave its size out.")
+            raise OptionError(f"the graph has no symbolic dimension {symbol!r}; it has: {names}. Leave its size out.")
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise OptionError(f"the capacity of {symbol!r} is a whole number of at least 1; received {size!r}.")
+            raise OptionError(f"the capacity of {symbol!r} is an integer of at least 1; received {size!r}.")
     return out

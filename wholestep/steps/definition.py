@@ -1,4 +1,4 @@
-"""What a session is built from, and the graphs of its entry points, recorded when they are asked for."""
+"""`Definition`: what a session is built from, and the graphs of its entry points, recorded on first use."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 Model = Module | Graph | Step
 
 TRAIN = "train"
-TOGETHER = (TRAIN, VALIDATE)  # what several ranks run together
+TOGETHER = (TRAIN, VALIDATE)  # entry points that all ranks run together
 FORWARD = "forward"  # `predict` with the weights that are being trained
-PART = f"{TRAIN}.part"  # of the programs of micro-batches, the one that `session.plan` shows
+PART = f"{TRAIN}.part"  # the micro-batch program that `session.plan` shows
 
 LOSS_AND_GRADIENTS = "loss and gradients"
 
-# The entry points of a step whose parts the user calls one by one; `steps/manual_step.py` has their graphs.
+# The entry points of a manual step; `steps/manual_step.py` has their graphs.
 MANUAL = ("backward", "gradients", "clip", "apply", "observe", LOSS_AND_GRADIENTS)
 UPDATES = ("clip", "apply")  # these take gradients as inputs and multiply no weights
 
@@ -60,11 +60,11 @@ class Definition:
     capacity: Mapping[str, int] = field(default_factory=dict)
     step_options: StepOptions = PLAIN
     measures_only: bool = False  # is `evaluate` what `step` runs?
-    clocks: UpdateCounters = field(default_factory=UpdateCounters)  # what its programs count
-    ranks: int = 0  # that make a step together, each with rows of its own; 0: one, as it is
-    shard: str | None = None  # "optimizer": each has a part of the optimizer's state
-    model_ranks: int = 1  # that have the same rows, and may divide layers
-    # What was recorded so far, once: of a step function its graph, of entry points theirs.
+    clocks: UpdateCounters = field(default_factory=UpdateCounters)  # of its programs
+    ranks: int = 0  # data-parallel ranks; 0: not distributed
+    shard: str | None = None  # "optimizer": each rank has a part of the optimizer's state
+    model_ranks: int = 1  # tensor-parallel ranks, which have the same rows
+    # Recorded so far: the graph of a step function, and those of entry points.
     recorded: list[Graph] = field(default_factory=list)
     traced: dict[str, ir.IRGraph] = field(default_factory=dict)
     splits: dict[str, MicroBatchGraphs] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Definition:
 
     @property
     def graph(self) -> Graph:
-        """The graph; of a step, what its function recorded, once."""
+        """The graph; for a step function the one that it recorded."""
         if isinstance(self.model, Graph):
             return self.model
         if not self.recorded:
@@ -91,15 +91,17 @@ class Definition:
 
     @property
     def has_micro_batches(self) -> bool:
-        """Does a step take several batches?"""
+        """Does a step take several micro-batches?"""
         return self.step_options.accumulate > 1 and self.optimizer is not None
 
     def micro_batches(self, kind: str) -> MicroBatchGraphs:
-        """The programs of "train" or "evaluate" over several batches; each is an entry point: `train.part`."""
+        """The programs of "train" or "evaluate" over micro-batches; each is an entry point: `train.part`."""
         if kind not in self.splits:
-            from wholestep.steps.micro_batches import split_step  # it brings autodiff along; most steps do without
+            from wholestep.steps.micro_batches import (
+                split_step,  # it imports autodiff, which most steps do not need here
+            )
 
-            assert kind != TRAIN or isinstance(self.model, Graph), "a step written by hand is not split"
+            assert kind != TRAIN or isinstance(self.model, Graph), "a step function is not split"
             self.splits[kind] = split_step(
                 self._record_update,
                 self.optimizer if kind == TRAIN else None,
@@ -123,13 +125,13 @@ class Definition:
             return {**capacity_of(graph, self.capacity), **numbered}
         batch = batch_symbol(self.graph)
         rows = self.capacity.get(batch, 1) * self.step_options.accumulate
-        known = {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.step_options.accumulate}
+        sizes = {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.step_options.accumulate}
         if not divided:
-            return {**capacity_of(graph, known), **numbered}
-        # A rank has its part of the rows; what it needs to know of the others appears when the step is divided.
-        own = {batch: -(-self.capacity.get(batch, 1) // self.ranks)}
+            return {**capacity_of(graph, sizes), **numbered}
+        # A rank has its part of the rows; the sizes of the whole batch appear when the step is divided.
+        rank_rows = {batch: -(-self.capacity.get(batch, 1) // self.ranks)}
         part = {BATCH: self.capacity.get(batch, 1)} if FIRST in graph.symbols else {}
-        return {**capacity_of(graph, {**known, **own}), ROWS: rows, OWN: rows, **part, **numbered}
+        return {**capacity_of(graph, {**sizes, **rank_rows}), ROWS: rows, OWN: rows, **part, **numbered}
 
     @property
     def has_fixed_batch(self) -> bool:
@@ -137,29 +139,29 @@ class Definition:
         first = next(iter(self.graph.inputs.values()), None)
         return first is not None and bool(first.shape) and isinstance(first.shape[0], int)
 
-    def fits(self, given: Mapping[str, object]) -> bool:
-        """Are there no more rows than the capacity?  What is no array is refused later."""
+    def fits(self, arrays: Mapping[str, object]) -> bool:
+        """Are there at most as many rows as the capacity?  Values that are no arrays are refused later."""
         name, first = next(iter(self.graph.inputs.items()), ("", None))
-        rows = given.get(name)
+        rows = arrays.get(name)
         if first is None or not first.shape or not isinstance(rows, Sized):
             return True
         return len(rows) <= self.capacity.get(str(first.shape[0]), len(rows))
 
-    def rows_in(self, given: Mapping[str, object]) -> tuple[int, int] | None:
-        """The rows of what is given and of the largest step; None where nobody can tell."""
+    def rows_in(self, arrays: Mapping[str, object]) -> tuple[int, int] | None:
+        """The rows of the arrays and of the largest step; None if they are not known."""
         name, first = next(iter(self.graph.inputs.items()), ("", None))
-        rows = given.get(name)
+        rows = arrays.get(name)
         if first is None or not first.shape or not isinstance(rows, Sized):
             return None
         most = self.capacity.get(str(first.shape[0]), first.shape[0])
         return len(rows), most * self.step_options.accumulate if isinstance(most, int) else len(rows)
 
-    def with_room(self, given: Mapping[str, object]) -> Definition:
-        """The same for as many rows as are given, up to a power of two; itself where they fit."""
-        if self.fits(given):
+    def with_room(self, arrays: Mapping[str, object]) -> Definition:
+        """The definition for at least as many rows as the arrays have, a power of two; itself if they fit."""
+        if self.fits(arrays):
             return self
         name, first = next(iter(self.graph.inputs.items()))
-        rows = len(given[name])  # type: ignore[arg-type]
+        rows = len(arrays[name])  # type: ignore[arg-type]
         return replace(self, capacity={**self.capacity, str(first.shape[0]): 1 << (rows - 1).bit_length()}, splits={})
 
     # -- entry points --------------------------------------------------------------------------------------------
@@ -168,13 +170,13 @@ class Definition:
         """The graph of an entry point, recorded once."""
         if entry not in self.traced:
             traced = self._trace(entry)
-            # What is a part of micro-batches had its casts when the step was cut.
+            # Micro-batch programs were cast before the step was split.
             if self.step_options.precision.is_half and entry not in UPDATES and "." not in entry:
                 from wholestep.compiler.passes.lower.autocast import lower_precision
 
                 traced = lower_precision(traced, self.step_options.precision)
             if self.ranks and (kind := entry.partition(".")[0]) in TOGETHER:
-                from wholestep.steps.distributed import (  # most are alone
+                from wholestep.steps.distributed import (  # most run on one rank
                     mark_batch_inputs,
                     with_divided_states,
                     with_split_states,
@@ -195,21 +197,21 @@ class Definition:
 
     @property
     def _rows_divided(self) -> int:
-        """How many ranks have rows of their own; 0: none does, or one that divides layers alone."""
+        """The number of ranks with rows of their own; 0: not distributed, or tensor-parallel only."""
         return 0 if self.ranks == 1 and self.model_ranks > 1 else self.ranks
 
     @property
     def averaged(self) -> set[str]:
-        """The weights that its optimizer averages, as far as a program that trains was recorded."""
+        """The weights that the optimizer averages, once a training program was recorded."""
         return self.clocks.averaged
 
     def _trains(self, entry: str) -> bool:
-        """Is it about the weights that are being trained, where the model shows their averages?"""
+        """Does the entry point use the raw weights of a model that shows their averages?"""
         return bool(self.averaged) and (entry.partition(".")[0] == TRAIN or entry in MANUAL or entry == FORWARD)
 
     @property
     def _record_update(self) -> Graph:
-        """The user's graph, to record an update in."""
+        """A copy of the user's graph, to record an update in."""
         graph = self.graph.copy()
         graph.clocks = self.clocks
         return graph
@@ -221,8 +223,8 @@ class Definition:
             return with_schedules(measured.to_ir(), self.step_options.schedules)
         if isinstance(self.model, Step) and entry in MANUAL and entry != "observe":
             raise UsageError(
-                f"{entry} takes gradients and updates apart, and a @ws.step function has its own. Read what it "
-                "computes: return it, or tensor.keep('name')."
+                f"{entry} needs gradients and updates as separate programs, and a @ws.step function has its own. Read "
+                "its values: return them, or tensor.keep('name')."
             )
         kind, _, phase = entry.partition(".")
         if phase:
@@ -241,50 +243,50 @@ class Definition:
         return predict_graph(self.graph) if predicts and _has_loss(self.graph) else forward_only(self.graph)
 
     def _trace_phase(self, kind: str, phase: str) -> ir.IRGraph:
-        """A program of micro-batches under the schedules of what it uses."""
+        """A micro-batch program with the schedules of its scalars."""
         phases, schedules = self.micro_batches(kind).phases, self.step_options.schedules if kind == TRAIN else {}
         used = {name: graph.leaves("scalar").keys() for name, graph in phases.items()}
         unused = {t: s for t, s in schedules.items() if not any(t in names for names in used.values())}
         here = {t: s for t, s in schedules.items() if t in used[phase]}
-        return with_schedules(phases[phase], unused or here)  # what no program uses is refused by name
+        return with_schedules(phases[phase], unused or here)  # an unused schedule is refused by name
 
     # -- another optimizer, other options -----------------------------------------------------------------------
 
     def same_program(self, optimizer: Optimizer) -> bool:
         """Would the step with `optimizer` be the same program, up to runtime scalars?"""
-        own = self.optimizer
-        return own is not None and type(optimizer) is type(own) and optimizer.structure() == own.structure()
+        current = self.optimizer
+        return current is not None and type(optimizer) is type(current) and optimizer.structure() == current.structure()
 
     def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
-        """Would the step with these be the same program, up to runtime scalars?"""
+        """Would the step with these schedules be the same program, up to runtime scalars?"""
         structure = [
             {t: (s.unit, s.structure()) for t, s in x.items()} for x in (self.step_options.schedules, schedules)
         ]
         return structure[0] == structure[1]
 
     def with_optimizer(self, optimizer: Optimizer) -> Definition:
-        """The same model trained by another optimizer."""
+        """The definition with another optimizer."""
         if isinstance(self.model, Step):
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
         return replace(self, optimizer=optimizer, **self._without_recordings())
 
     def with_step_options(self, options: StepOptions) -> Definition:
-        """The same model trained by other options."""
+        """The definition with other step options."""
         return replace(self, step_options=options, **self._without_recordings())
 
     def recounted(self, count_of: Callable[[str], int] | None = None) -> Definition:
-        """The same, to be recorded for the updates that the parameters have had by now, or for given ones."""
+        """The definition, to be recorded for the parameters' current numbers of updates, or for those of `count_of`."""
         return replace(self, **{**self._without_recordings(), "clocks": clocks_of(self.model, count_of)})
 
     def _without_recordings(self) -> dict[str, Any]:
         return {"recorded": [], "traced": {}, "splits": {}, "clocks": clocks_of(self.model)}
 
-    def reset_optimizer_state(self, state: State, own: Container[str], plans: Sequence[Plan]) -> None:
-        """Moments and their counts start anew; what the model itself declares is kept."""
+    def reset_optimizer_state(self, state: State, model_states: Container[str], plans: Sequence[Plan]) -> None:
+        """Reset the optimizer's states and update counts; states that the model declares are kept."""
         for plan in plans:
             fresh = first_values(plan, 0)
             for name, _ in plan.states:
-                if name in state and name not in own:
+                if name in state and name not in model_states:
                     state.set(name, fresh(name))
         state.set_updates(dict.fromkeys(self.clocks.starts, 0))
 
@@ -307,7 +309,7 @@ def as_graph(
     """A module with its loss as a graph; graphs and steps as they are."""
     if isinstance(model, Module):
         return training_graph(model, inputs, targets, loss, loss_weights)
-    if any(given is not None for given in (inputs, targets, loss, loss_weights)):
+    if any(argument is not None for argument in (inputs, targets, loss, loss_weights)):
         raise UsageError(
             "inputs=, targets=, loss= and loss_weights= describe a module; a graph or step declares its own."
         )
@@ -324,24 +326,23 @@ def define_step(
     shard: str | None = None,
     model_ranks: int = 1,
 ) -> Definition:
-    """What is trained: a graph by an optimizer (SGD unless given), or a step, which has its own."""
+    """The definition of a graph with an optimizer (SGD by default), or of a step function, which has its own."""
     if isinstance(model, Step):
         if optimizer is not None:
             raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
         taken = {name: getattr(options, name) for name in ("measures", "schedules", "precision", "memory")}
         if options != StepOptions(**taken):
             raise UsageError(
-                "a @ws.step function records its own clipping and makes one update of each batch "
-                "(ws.optim.clip_by_global_norm); of these options it takes metrics=, schedule=, precision= and memory= "
-                "alone."
+                "a @ws.step function records its own clipping (ws.optim.clip_by_global_norm) and makes one update of "
+                "each batch; of these options it takes only metrics=, schedule=, precision= and memory=."
             )
-        made = Definition(model, None, {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
-        return with_capacity(made, batch_size, capacity)
+        definition = Definition(model, None, {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
+        return with_capacity(definition, batch_size, capacity)
     need_graph(model, "build_session")
     if optimizer is not None and has_own_updates_only(model):
         raise UsageError(
             f"optimizer={optimizer!r}: the graph has no outputs, so there is no loss to take gradients of; it updates "
-            f"{', '.join(model.updates)} itself. Leave optimizer= out, or say what the loss is: g.set_outputs([loss])."
+            f"{', '.join(model.updates)} itself. Leave optimizer= out, or declare the loss: g.set_outputs([loss])."
         )
     model.need_penalties()
     options = with_parts(options, model)
@@ -349,8 +350,8 @@ def define_step(
         from wholestep.optim.core.names import get  # most give an optimizer
 
         optimizer = get(optimizer)
-    made = Definition(model, optimizer or SGD(), {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
-    return with_capacity(made, batch_size, capacity)
+    definition = Definition(model, optimizer or SGD(), {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
+    return with_capacity(definition, batch_size, capacity)
 
 
 def need_graph(model: object, what: str) -> None:
@@ -363,7 +364,7 @@ def need_graph(model: object, what: str) -> None:
 
 
 def with_capacity(definition: Definition, batch_size: int | None, capacity: Mapping[str, int] | None) -> Definition:
-    """A definition with the largest sizes; an error names a dimension that has none."""
+    """The definition with its capacity; OptionError for a dimension without one."""
     definition = replace(definition, clocks=clocks_of(definition.model))
     graph = definition.trace(definition.main)
     fitted = replace(definition, capacity=merge_capacity(graph, batch_size, capacity))

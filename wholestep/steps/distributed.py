@@ -1,6 +1,6 @@
-"""A step that several ranks make together: which inputs hold rows of their own, and which states parts.
+"""Steps of several ranks: marks inputs with rows of their own, and states that are sharded.
 
-What follows is `passes/distribute/data_parallel.py`, `passes/split` and `passes/distribute/shard_optimizer.py`.
+The passes of `compiler/passes/distribute/` act on these marks.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from wholestep.steps.capacity import PREFIX
 
 log = logging.getLogger("wholestep")
 
-KEPT = (RAW, AVERAGE)  # how the names of weights end, beside those that are shown
+UNSHARDED = (RAW, AVERAGE)  # suffixes of states that are weights and not optimizer states
 
 
 def mark_batch_inputs(graph: IRGraph, batch: str) -> IRGraph:
-    """The graph with the inputs marked that have one row for each of the batch.
+    """The graph with inputs marked that have one row for each row of the batch.
 
-    An output that has rows is left out, as it is with micro-batches: no rank has all of them, and `predict` does.
+    Outputs with rows are left out, as with micro-batches: no rank has all rows.  `predict` returns them.
     """
-    own = {n for n in graph.inputs if n.type.rank and n.type.shape[0] == Dim.symbol(batch)}
+    batch_inputs = {n for n in graph.inputs if n.type.rank and n.type.shape[0] == Dim.symbol(batch)}
 
     def marked(node: Node) -> Node:
-        if node not in own:
+        if node not in batch_inputs:
             return node
         return Node("input", (), replace(attrs_of(node, at.InputAttrs), divided=True), node.name, node.line)
 
-    kept = tuple(o for o in graph.outputs if batch not in symbols_of(o.node.type.shape))
-    return rewrite(replace(graph, outputs=kept), marked)
+    outputs = tuple(o for o in graph.outputs if batch not in symbols_of(o.node.type.shape))
+    return rewrite(replace(graph, outputs=outputs), marked)
 
 
 def is_divided(graph: IRGraph) -> bool:
-    """Does a rank have rows of its own?"""
+    """Does each rank have rows of its own?"""
     return any(attrs_of(n, at.InputAttrs).divided for n in graph.inputs)
 
 
 def with_divided_states(graph: IRGraph, ranks: int) -> IRGraph:
-    """The graph with the states marked of which each rank may hold a part: those of an optimizer, beside a weight."""
+    """The graph with optimizer states of weights marked, of which each rank may hold a part."""
     weights = {name: node.type for name, node in graph.leaves("parameter").items()}
-    found = {
+    slots = {
         node
         for name, node in graph.leaves("state").items()
-        if node.type.rank and not name.endswith(KEPT) and any(name.startswith(f"{w}.") for w in weights)
+        if node.type.rank and not name.endswith(UNSHARDED) and any(name.startswith(f"{w}.") for w in weights)
     }
-    if not found and any(u.name in weights for u in graph.updates):
+    if not slots and any(u.name in weights for u in graph.updates):
         raise UsageError(
-            "shard='optimizer' divides the optimizer's state among workers, and this optimizer keeps none beside a "
-            "weight. Leave shard= out, or train with momentum, Adam, AdamW, Lion or RMSprop."
+            "shard='optimizer' divides the optimizer's states among workers, and this optimizer has none for its "
+            "weights. Leave shard= out, or train with momentum, Adam, AdamW, Lion or RMSprop."
         )
 
     def marked(node: Node) -> Node:
-        if node not in found:
+        if node not in slots:
             return node
         return Node(node.op, (), replace(attrs_of(node, at.StateAttrs), parts=ranks), node.name, node.line)
 
@@ -73,36 +73,36 @@ def has_parts(graph: IRGraph) -> bool:
 
 
 def with_split_states(graph: IRGraph, owners: Mapping[str, Any], ranks: int) -> IRGraph:
-    """The graph with the states marked that ranks of the model axis divide: weights whose layers say so, and what is
-    kept beside them in their shape."""
+    """The graph with states marked that ranks of the model axis divide: weights of layers with `split=`, and optimizer
+    states of their shape."""
     marked = {name: owned for name, owned in owners.items() if getattr(owned, "splitting", None) is not None}
     if not marked:
         log.warning(
-            "model=%d, and no layer says how workers divide it: all of them compute the same. Mark some, as "
+            "model=%d, and no layer has split=: all workers compute the same. Split some, as "
             "ws.nn.Linear(..., split='columns'), ws.nn.MultiHeadAttention(..., split='heads') or "
             "ws.models.gpt2(..., split=True), or leave model= out.",
             ranks,
         )
     for name, owned in marked.items():
         owned.splitting.need(name, ranks)
-    found: dict[Node, AxisSplit] = {}
+    splits: dict[Node, AxisSplit] = {}
     for name, node in graph.states().items():
         weight = marked.get(_weight_of(name, marked))
         if weight is not None and node.type.shape == weight.type.shape:
-            found[node] = weight.splitting.among(ranks)
+            splits[node] = weight.splitting.among(ranks)
 
     def mark(node: Node) -> Node:
-        if node not in found:
+        if node not in splits:
             return node
         return Node(
-            node.op, (), replace(attrs_of(node, at.StateAttrs), split=found[node].numbers), node.name, node.line
+            node.op, (), replace(attrs_of(node, at.StateAttrs), split=splits[node].numbers), node.name, node.line
         )
 
     return rewrite(graph, mark)
 
 
 def _weight_of(state: str, weights: Mapping[str, Any]) -> str:
-    """The weight that a state is, or stands beside; micro-batches add up their gradients under names of their own."""
+    """The weight that a state is, or belongs to; accumulated gradients have prefixes before its name."""
     name = state
     if name.startswith(PREFIX):
         name = name.removeprefix(PREFIX).removeprefix("share/").partition("/")[2]

@@ -1,4 +1,4 @@
-"""What a step is about without its update: the loss, the outputs, what metrics count."""
+"""The graphs of `evaluate` and `predict`: loss, outputs and metrics, without an update."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from wholestep.errors import DTypeError, GraphError, ShapeError
 from wholestep.steps.options import PLAIN, Measure, StepOptions
 
 EVALUATE = "evaluate"
-VALIDATE = "validate"  # the same by several ranks together, each over its own rows; the states are those of `evaluate`
-WEIGHT = "sample_weight"  # the input that says how much rows count
-WEIGHTED = "weighted"  # where metrics of such rows count: their states are of other types than those of plain rows
+VALIDATE = "validate"  # `evaluate` by all ranks, each over its own rows; it shares the states of `evaluate`
+WEIGHT = "sample_weight"  # the input with the weights of rows
+WEIGHTED = "weighted"  # the scope of metrics of weighted rows, whose states have other dtypes
 TARGETS = ("labels", "targets", "target", "y")
 
 
 def has_own_updates_only(graph: Graph) -> bool:
-    """Is it a graph without a loss, whose states are updated by what is recorded in it, an optimizer for example?"""
+    """Is it a graph without a loss that updates its states itself, as one with `ws.AdamOptimizer`?"""
     return not graph.outputs and bool(graph.updates)
 
 
@@ -31,7 +31,7 @@ def loss_of(graph: Graph) -> Tensor:
     """The first output, which must be a float scalar."""
     outputs = list(graph.outputs.values())
     if not outputs:
-        fail(GraphError, "the graph has no outputs; say what a step returns, the loss first: g.set_outputs([loss]).")
+        fail(GraphError, "the graph has no outputs; declare them, the loss first: g.set_outputs([loss]).")
     if outputs[0].shape != () or not outputs[0].dtype.is_float:
         text = shape_text(outputs[0].shape)
         fail(
@@ -41,23 +41,23 @@ def loss_of(graph: Graph) -> Tensor:
     if outputs[0].dtype.is_half:
         fail(
             DTypeError,
-            f"the loss is {outputs[0].dtype}, and a loss is computed in float32 or float64: its sums need the digits. "
-            "Cast what it is made of first: logits.astype('float32').",
+            f"the loss is {outputs[0].dtype}, and a loss is computed in float32 or float64, since sums in a half type "
+            "lose digits. Cast its operands first: logits.astype('float32').",
         )
     return outputs[0]
 
 
 def evaluate_graph(graph: Graph, options: StepOptions = PLAIN) -> ir.IRGraph:
-    """The outputs and kept tensors, and what metrics count, in states of their own; nothing else, nothing dropped."""
+    """Outputs, kept tensors and metrics, which have states of their own; no other update, no dropout."""
     loss_of(graph)
     if not options.measures:
         return evaluation_graph(graph.to_ir(updates=False))
     counting = graph.copy()
     with counting.scope(EVALUATE):
         record_metrics(counting, options.measures)
-    whole, own = counting.to_ir(), graph.updates
+    whole, model_updates = counting.to_ir(), graph.updates
     return evaluation_graph(
-        ir.IRGraph(whole.outputs, tuple(u for u in whole.updates if u.name not in own), whole.inputs)
+        ir.IRGraph(whole.outputs, tuple(u for u in whole.updates if u.name not in model_updates), whole.inputs)
     )
 
 
@@ -88,7 +88,7 @@ def forward_only(graph: Graph) -> ir.IRGraph:
 
 
 def record_metrics(step: Graph, measures: Sequence[Measure]) -> None:
-    """Let every metric count the batch."""
+    """Record the updates of every metric."""
     if not measures:
         return
     weight = step.inputs.get(WEIGHT)
@@ -123,17 +123,19 @@ def _target(step: Graph, measure: Measure) -> Tensor:
     inputs = step.inputs
     if measure.target is not None:
         return _tensor_of_name("input", measure.target, inputs, measure)
-    found = next((name for name in TARGETS if name in inputs), None)
-    if found is None:
+    name = next((name for name in TARGETS if name in inputs), None)
+    if name is None:
         fail(
             GraphError,
             f"the metric {measure.metric.name!r} needs a target, and no input is called "
             f"{' or '.join(map(repr, TARGETS))}. Name it: metrics=[(metric, output, input)]; inputs: {list(inputs)}.",
         )
-    return inputs[found]
+    return inputs[name]
 
 
-def _tensor_of_name(kind: str, name: str, known: dict[str, Tensor], measure: Measure) -> Tensor:
-    if name not in known:
-        fail(GraphError, f"the metric {measure.metric.name!r} is about the {kind} {name!r}; there are: {list(known)}.")
-    return known[name]
+def _tensor_of_name(kind: str, name: str, tensors: dict[str, Tensor], measure: Measure) -> Tensor:
+    if name not in tensors:
+        fail(
+            GraphError, f"the metric {measure.metric.name!r} is about the {kind} {name!r}; there are: {list(tensors)}."
+        )
+    return tensors[name]

@@ -21,15 +21,15 @@ from wholestep.optim.core.gradient_transforms import count_nonfinite
 
 SCALE, GOOD, SKIPPED = "loss_scale.scale", "loss_scale.good_steps", "nonfinite.skipped"
 LOSS_SCALE = "loss_scale"  # the output: the scale after the step
-REFUSED = "loss_scale.nonfinite"  # of a step of the user's own, the output that is 0 in steps that count
-SMALLEST, LARGEST = 2.0**-16, 2.0**64  # beyond these no scale helps
+REFUSED = "loss_scale.nonfinite"  # in a step function, the output with the number of non-finite elements
+SMALLEST, LARGEST = 2.0**-16, 2.0**64  # the range of the scale
 
 
 _RANGES = {
     "init": (SMALLEST, LARGEST, "a number from 2**-16 to 2**64"),
     "growth": (1.0, LARGEST, "a number of at least 1"),
     "backoff": (SMALLEST, 1.0, "a number of at most 1, above 0"),
-    "interval": (1.0, 2.0**53, "a whole number of at least 1"),
+    "interval": (1.0, 2.0**53, "an integer of at least 1"),
 }
 
 
@@ -68,21 +68,21 @@ class LossScale:
 
     def now(self, graph: Graph) -> Tensor:
         """The scale of this step, a float32 scalar."""
-        state = _state(graph, SCALE, 0.0, "float32")  # 0: no step was made yet
+        state = _state(graph, SCALE, 0.0, "float32")  # 0 before the first step
         return where(state > 0.0, state, self._scalar(graph, "init").astype("float32"))
 
     def gradients(self, graph: Graph, loss: Tensor, params: Any) -> Any:
-        """`ws.gradients` of the scaled loss, divided by the scale: what underflows in float16 is kept."""
+        """`ws.gradients` of the scaled loss, divided by the scale, so that float16 gradients do not underflow."""
         scale = self.now(graph)
-        found = gradients(scale_loss(loss, scale), params)
-        if isinstance(found, Mapping):
-            return dict(zip(found, unscale_gradients(list(found.values()), scale), strict=True))
-        return unscale_gradients(found, scale)
+        scaled = gradients(scale_loss(loss, scale), params)
+        if isinstance(scaled, Mapping):
+            return dict(zip(scaled, unscale_gradients(list(scaled.values()), scale), strict=True))
+        return unscale_gradients(scaled, scale)
 
     def update(self, graph: Graph, optimizer: Optimizer, params: Any, grads: Any) -> Tensor:
-        """The optimizer's update where all gradients are finite, else none; then the scale's own.
+        """The optimizer's update if all gradients are finite, else none; then the update of the scale.
 
-        Returns how many elements are not finite: 0 in a step that counts.
+        Returns the number of elements that are not finite: 0 in a step that is not skipped.
         """
         if not isinstance(optimizer, Optimizer):
             fail(UsageError, f"LossScale.update takes an optimizer such as ws.Adam(lr=1e-3); received {optimizer!r}.")
@@ -103,7 +103,7 @@ class LossScale:
         return bad
 
     def advanced(self, graph: Graph, fine: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The scale's own states and their next values: up after enough finite steps, down after any other."""
+        """The states of the scale and their next values: larger after enough finite steps, smaller after any other."""
         scale, good = self.now(graph), _state(graph, GOOD, 0, "int64")
         counted = good + 1
         growth, backoff = (self._scalar(graph, name).astype("float32") for name in ("growth", "backoff"))
@@ -116,15 +116,15 @@ class LossScale:
 
     def _scalar(self, graph: Graph, name: str) -> Tensor:
         full = f"{LOSS_SCALE}.{name}"
-        known = graph.scalars.get(full)
-        return graph.scalar(full, float(getattr(self, name))) if known is None else known
+        scalar = graph.scalars.get(full)
+        return graph.scalar(full, float(getattr(self, name))) if scalar is None else scalar
 
 
 def _state(graph: Graph, name: str, init: float, dtype: str) -> Tensor:
-    """A scalar state of the step, whatever scope is open."""
-    known = graph.states.get(name)
-    if known is not None:
-        return known
+    """A scalar state of the step, outside of all scopes."""
+    state = graph.states.get(name)
+    if state is not None:
+        return state
     with graph.at_scope(()):
         return graph.state(name, (), init, dtype)
 

@@ -1,6 +1,6 @@
-"""A training step in four parts, for loops written by hand: forward, backward, clip, apply.
+"""Manual steps: the graphs of forward, backward, clip and apply.
 
-Gradients go from part to part as outputs and inputs called `gradients.<parameter>`.
+Gradients are outputs and inputs called `gradients.<parameter>`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_NORM, NORM = "stages.max_norm", "norm"
 
 
 def prediction_of(graph: Graph) -> Tensor:
-    """What `forward` returns first: the output after the loss, or the only one."""
+    """The first result of `forward`: the output after the loss, or the only one."""
     outputs = list(graph.outputs.values())
     if not outputs:
-        fail(GraphError, "the graph has no outputs; say what a step returns: g.set_outputs([loss, logits]).")
+        fail(GraphError, "the graph has no outputs; declare them: g.set_outputs([loss, logits]).")
     return outputs[1] if len(outputs) > 1 else outputs[0]
 
 
@@ -53,18 +53,18 @@ def loss_and_gradients(graph: Graph, optimizer: Optimizer) -> ir.IRGraph:
     """The loss, and its gradients for the parameters that are trained."""
     step = graph.copy()
     loss = loss_of(step)
-    found = _gradients(step, loss)
+    slopes = _gradients(step, loss)
     trained = {PREFIX + p.name for p in optimizer.trainable(list(step.parameters.values()))}
-    gradients = [o for o in found.outputs if o.name in trained]
-    return ir.IRGraph((ir.Output(LOSS, loss.node), *gradients), (), found.inputs)
+    gradients = [o for o in slopes.outputs if o.name in trained]
+    return ir.IRGraph((ir.Output(LOSS, loss.node), *gradients), (), slopes.inputs)
 
 
 def _gradients(step: Graph, scalar: Tensor) -> ir.IRGraph:
     needed = set(toposort([scalar.node]))
     params = [p for p in step.parameters.values() if p.node in needed]
-    found = zip(params, gradients(scalar, params), strict=True)
+    pairs = zip(params, gradients(scalar, params), strict=True)
     inputs = tuple(t.node for t in step.inputs.values() if t.node in needed)
-    return ir.IRGraph(tuple(ir.Output(PREFIX + p.name, g.node) for p, g in found), (), inputs)
+    return ir.IRGraph(tuple(ir.Output(PREFIX + p.name, g.node) for p, g in pairs), (), inputs)
 
 
 def _gradient_inputs(step: Graph, params: Sequence[Tensor]) -> list[Tensor]:
@@ -72,31 +72,31 @@ def _gradient_inputs(step: Graph, params: Sequence[Tensor]) -> list[Tensor]:
 
 
 def clip_graph(graph: Graph) -> ir.IRGraph:
-    """Gradients, shortened together, and the norm before."""
+    """Gradients clipped by their global norm, and the norm before."""
     step = Graph()
-    given = _gradient_inputs(step, list(graph.parameters.values()))
-    clipped, norm = clip_by_global_norm(given, step.scalar(MAX_NORM, 1.0))
-    outputs = [ir.Output(t.name, g.node) for t, g in zip(given, clipped, strict=True)]
-    return ir.IRGraph((ir.Output(NORM, norm.node), *outputs), (), tuple(t.node for t in given))
+    grads = _gradient_inputs(step, list(graph.parameters.values()))
+    clipped, norm = clip_by_global_norm(grads, step.scalar(MAX_NORM, 1.0))
+    outputs = [ir.Output(t.name, g.node) for t, g in zip(grads, clipped, strict=True)]
+    return ir.IRGraph((ir.Output(NORM, norm.node), *outputs), (), tuple(t.node for t in grads))
 
 
 def apply_graph(graph: Graph, optimizer: Optimizer) -> ir.IRGraph:
     """The optimizer's update along given gradients."""
     step = graph.copy()
-    own = set(step.updates)
+    model_updates = set(step.updates)
     params = optimizer.trainable(list(step.parameters.values()))
-    given = _gradient_inputs(step, params)
-    optimizer.update(step, params, given)
+    grads = _gradient_inputs(step, params)
+    optimizer.update(step, params, grads)
     whole = step.to_ir()
-    return ir.IRGraph((), tuple(u for u in whole.updates if u.name not in own), tuple(t.node for t in given))
+    return ir.IRGraph((), tuple(u for u in whole.updates if u.name not in model_updates), tuple(t.node for t in grads))
 
 
 def observe_graph(graph: Graph) -> ir.IRGraph:
-    """The output of every layer: of each module that was called, or of each op that is a layer by itself."""
+    """The output of every layer: of each module that was called, else of each op that is a layer."""
     roots = [prediction_of(graph).node]
     seen = {} if graph.modules is None else graph.modules.outputs
-    known = {path: t.node for path, t in seen.items() if path}
-    outputs = known or {f"{i}.{n.op}": n for i, n in enumerate(n for n in toposort(roots) if _is_layer(n))}
+    layers = {path: t.node for path, t in seen.items() if path}
+    outputs = layers or {f"{i}.{n.op}": n for i, n in enumerate(n for n in toposort(roots) if _is_layer(n))}
     needed = set(toposort(outputs.values()))
     inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)
     return evaluation_graph(ir.IRGraph(tuple(ir.Output(name, node) for name, node in outputs.items()), (), inputs))

@@ -1,4 +1,4 @@
-"""A step over several micro-batches that make one update: its programs.
+"""Micro-batches: the programs of a step that accumulates gradients over several batches.
 
 The loss is decomposed as  Σ weight·numerator/denominator + terms without data  (`passes/distribute/separability.py`).
 Denominators are summed over all micro-batches first; each micro-batch then accumulates the gradients of its numerators
@@ -41,7 +41,7 @@ from wholestep.steps.train import Slopes, finish, reachable_parameters, select_p
 
 @dataclass(frozen=True)
 class MicroBatchGraphs:
-    """The programs of a step: what to divide by (None where sizes tell), a micro-batch (part), the update."""
+    """The programs of a step: denominators (None if sizes determine them), one micro-batch (part), the update."""
 
     counts: ir.IRGraph | None
     part: ir.IRGraph
@@ -51,22 +51,22 @@ class MicroBatchGraphs:
     @property
     def phases(self) -> dict[str, ir.IRGraph]:
         """The programs in the order in which they run."""
-        found = {"counts": self.counts, "part": self.part, "update": self.update}
-        return {name: graph for name, graph in found.items() if graph is not None}
+        phases = {"counts": self.counts, "part": self.part, "update": self.update}
+        return {name: graph for name, graph in phases.items() if graph is not None}
 
 
 def split_step(graph: Graph, optimizer: Optimizer | None, options: StepOptions, ranks: int = 0) -> MicroBatchGraphs:
-    """The programs of a step over a user's graph; an error names the node that keeps the loss from being split.
+    """The programs of a step over a user's graph; GraphError names the node that makes the loss inseparable.
 
-    Without an optimizer they evaluate: the last one gives the loss and changes nothing.  Of several ranks, each adds up
-    shares of its own, and the update adds those of all.
+    Without an optimizer they evaluate: the last one returns the loss and changes nothing.  With several ranks each
+    accumulates its own sums, and the update adds those of all ranks.
     """
     return _Splitter(graph, optimizer, options, SHARES if ranks else PREFIX).split()
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """A state that adds up over the parts; `of` is the state that it stands beside, where it stands for one."""
+    """A state that accumulates over micro-batches; `of` is the state of the step that it replaces until the update."""
 
     state: Tensor
     update: ir.Update
@@ -75,11 +75,11 @@ class _Sum:
 
 class _Splitter:
     def __init__(self, graph: Graph, optimizer: Optimizer | None, options: StepOptions, prefix: str) -> None:
-        self.prefix = prefix  # of the states that add up what ranks have shares of
+        self.prefix = prefix  # of accumulated states, which ranks add up
         self.graph, self.optimizer, self.step_options = graph, optimizer, options
         self.what = f"accumulate={options.accumulate}" if optimizer else "evaluating more rows than the capacity"
         self.batch = batch_symbol(graph)
-        # Leaves are declared here; the programs are made of its nodes.
+        # Leaves are declared in this graph; the programs consist of its nodes.
         self.step = graph.copy(updates=optimizer is not None)
         self.params: list[Tensor] = []
         if optimizer is not None:
@@ -94,7 +94,7 @@ class _Splitter:
         whole = expand_gradients(inline_calls(traced))
         self.whole = whole if optimizer is not None else drop_custom_gradients(whole)
         self.loss = self.whole.outputs[0].node
-        self.totals: dict[Node, Tensor] = {}  # denominators -> their sums over all micro-batches
+        self.totals: dict[Node, Tensor] = {}  # denominator -> its sum over all micro-batches
         self.is_first = self._tensor(b.size(Dim.symbol(FIRST))) == 0
         self.scale = None if options.loss_scale is None or optimizer is None else options.loss_scale.now(self.step)
 
@@ -102,7 +102,7 @@ class _Splitter:
         read = read_loss(self.whole, self.batch, self.step_options, self.what, trains=self.optimizer is not None)
         share = self._sum([self._share(t, self._total(t.denominator)) for t in read.terms])
         if share is None:
-            fail(GraphError, f"{self.what}: the loss does not depend on the batch, so there is nothing to cut; use 1.")
+            fail(GraphError, f"{self.what}: the loss does not depend on the batch and cannot be split; use 1.")
         loss = self._add_up("loss", share)
         here = self._inside(share)
         sums = {p.name: self._add_up_slope(p, g) for p, g in zip(here, self._slopes(share, here), strict=True)}
@@ -118,7 +118,7 @@ class _Splitter:
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _share(self, term: LossTerm, total: Node | None) -> Node:
-        """What a part contributes to the loss."""
+        """The contribution of a micro-batch to the loss."""
         value = term.numerator if total is None else b.div(term.numerator, b.cast(total, term.numerator.type.dtype))
         if term.weight is not None:
             value = b.mul(b.cast(term.weight, value.type.dtype), value)
@@ -128,7 +128,7 @@ class _Splitter:
         """A denominator over all micro-batches."""
         if denominator is None:
             return None
-        if denominator.host:  # of sizes alone: what adds up over the parts is the value at the sum of their sizes
+        if denominator.host:  # a function of sizes: its value at the sum of the sizes
             return rewritten(denominator, self._of_all_rows)
         if denominator not in self.totals:
             name = f"{PREFIX}denominator{len(self.totals)}"
@@ -146,17 +146,17 @@ class _Splitter:
         return self._add_up_in(self.step.state_like(w, f"{self.prefix}grad/{w.name}"), slope.node)
 
     def _add_up_in(self, state: Tensor, value: Node) -> _Sum:
-        """The sum over the parts so far; the first one starts it, whatever was there before."""
+        """The sum over the micro-batches so far; the first one overwrites the state."""
         part = self._tensor(value)
         return _Sum(state, ir.Update(state.name, where(self.is_first, part, state + part).node))
 
     def _updates_of_parts(self) -> Iterator[ir.Update]:
-        """Metrics count each part; a state of the user's that depends on the batch cannot be updated once."""
-        own = self.graph.updates
+        """Updates per micro-batch: metrics; GraphError for a state of the user that depends on the batch."""
+        model_updates = self.graph.updates
         for update in self.whole.updates:
-            if update.name in own and not depends_on(update.node, self.batch):
+            if update.name in model_updates and not depends_on(update.node, self.batch):
                 continue
-            if update.name in own and not self.step_options.per_micro_batch:
+            if update.name in model_updates and not self.step_options.per_micro_batch:
                 fail(
                     GraphError,
                     f"{self.what}: the new value of the state {update.name!r} depends on the batch, and a step has "
@@ -165,14 +165,14 @@ class _Splitter:
             yield update
 
     def _shadows(self, updates: Sequence[ir.Update]) -> list[_Sum]:
-        """States that change with every part; beside themselves, where the update may refuse the whole step."""
+        """States that every micro-batch updates; as copies if the step may be skipped."""
         states = [self.step.states[u.name] for u in updates]
         if not self.step_options.may_skip or self.optimizer is None:
             return [_Sum(state, update) for state, update in zip(states, updates, strict=True)]
         named = zip(updates, states, strict=True)
         beside = [self.step.state_like(s, f"{PREFIX}state/{u.name}", 0) for u, s in named]
         pairs = list(zip(states, beside, strict=True))
-        # One state's update may read another one: the rows of a metric stand where its count says.
+        # An update may read another state: a metric writes its rows at its count.
         starts = {state.node: where(self.is_first, state, shadow).node for state, shadow in pairs}
         return [
             _Sum(shadow, ir.Update(shadow.name, rewritten(update.node, lambda n: n, starts)), state)
@@ -197,14 +197,14 @@ class _Splitter:
                 final.update(final.states[update.name], Tensor(update.node, final))
         params = [final.adopt(p) for p in self.params]
         grads = [final.adopt(slopes[p.name]) for p in self.params]
-        made = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, self.step_options)
-        outputs = [o for o in made.outputs if not depends_on(o.node, self.batch)]
-        return self._program(outputs, made.updates, parts=False)
+        step = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, self.step_options)
+        outputs = [o for o in step.outputs if not depends_on(o.node, self.batch)]
+        return self._program(outputs, step.updates, parts=False)
 
     def _whole_loss(
         self, read: Separation, loss: Tensor, sums: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the step and its gradients, from what the parts have added up."""
+        """The loss of the step and its gradients, from the accumulated sums."""
         if read.outer is not None:
             return self._outer(read.outer, read.terms[0], loss, sums)
         rest = self._sum([b.cast(n, loss.dtype) for n in read.rest])
@@ -216,13 +216,13 @@ class _Splitter:
     def _outer(
         self, outer: Node, term: LossTerm, quotient: Tensor, sums: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """loss = f(q, parameters):  its gradient is ∂f/∂q·∂q, which the parts have added up, plus ∂f."""
+        """loss = f(q, parameters):  its gradient is ∂f/∂q·∂q, from the accumulated sums, plus ∂f."""
         sides = (term.numerator, term.denominator)
         old = next(n for n in toposort([outer]) if n.op in ops_with(Trait.QUOTIENT) and n.inputs == sides)
         loss = self._tensor(rewritten(outer, lambda n: n, {old: b.cast(quotient.node, old.type.dtype)}))
         free = self._inside(loss)
-        factor, *own = self._slopes(loss, [quotient, *free])
-        return loss, _add_gradients({name: g * factor for name, g in sums.items()}, free, own)
+        factor, *direct = self._slopes(loss, [quotient, *free])
+        return loss, _add_gradients({name: g * factor for name, g in sums.items()}, free, direct)
 
     # -- programs ------------------------------------------------------------------------------------------------
 
@@ -236,21 +236,21 @@ class _Splitter:
     ) -> ir.IRGraph:
         needed = set(toposort([*(o.node for o in outputs), *(u.node for u in updates)]))
         inputs = tuple(t.node for t in self.graph.inputs.values() if every_input or t.node in needed)
-        made = ir.IRGraph(tuple(outputs), tuple(updates), inputs)
-        return rewrite(made, self._offset_random) if parts else made
+        program = ir.IRGraph(tuple(outputs), tuple(updates), inputs)
+        return rewrite(program, self._offset_random) if parts else program
 
     def _offset_random(self, node: Node) -> Node:
-        """Random numbers are those of the element's place in the large batch."""
+        """Random numbers are keyed by the position of an element in the whole batch."""
         if node.op not in ops_with(Trait.DRAWS) or self.batch not in symbols_in(node):
             return node
         a, row = node.attrs, divide(product(node.type.shape), Dim.symbol(self.batch))
         assert isinstance(a, at.RandomAttrs | at.DropoutAttrs)
-        if row is None:  # several rows for each row: `per_micro_batch` accepts other numbers
+        if row is None:  # several rows per row of the batch: only with `per_micro_batch`
             return node
         return Node(node.op, node.inputs, replace(a, first=row * Dim.symbol(FIRST)), node.name, node.line)
 
     def _slopes(self, value: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
-        """The gradients of a part of the loss; where the loss is scaled, by way of that."""
+        """The gradients of a term of the loss, through the loss scale if there is one."""
         return unscale_gradients(gradients(scale_loss(value, self.scale), params), self.scale)
 
     def _inside(self, value: Tensor) -> list[Tensor]:
@@ -269,7 +269,7 @@ class _Splitter:
 
 
 def _add_gradients(sums: Mapping[str, Tensor], params: Sequence[Tensor], grads: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Gradients by parameter, those of two ways added."""
+    """Gradients by parameter, added where a parameter has both."""
     out = dict(sums)
     for p, g in zip(params, grads, strict=True):
         out[p.name] = out[p.name] + g if p.name in out else g

@@ -1,4 +1,4 @@
-"""A module as a graph: its inputs, its outputs by name, its loss."""
+"""The graph of a module: inputs, outputs by name, loss."""
 
 from __future__ import annotations
 
@@ -37,20 +37,22 @@ def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor])
 
 
 def _call_model(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any:
-    known = inspect.signature(model.forward).parameters.values()
+    parameters = inspect.signature(model.forward).parameters.values()
     if isinstance(inputs, Spec):
-        _need_one_argument(model, known)
+        _need_one_argument(model, parameters)
         return model(*tensors.values())
-    if any(p.kind is p.VAR_POSITIONAL for p in known):  # forward(self, *inputs): in their order
-        named = {p.name for p in known if p.kind is p.KEYWORD_ONLY} & {*tensors}
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):  # forward(self, *inputs): in their order
+        named = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} & {*tensors}
         return model(*(t for n, t in tensors.items() if n not in named), **{n: tensors[n] for n in named})
     arguments = by_argument(model, tensors)
     _need_arguments(model, arguments)
     return model(**arguments)
 
 
-def _need_one_argument(model: Module, known: Iterable[inspect.Parameter]) -> None:
-    needs = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty]
+def _need_one_argument(model: Module, parameters: Iterable[inspect.Parameter]) -> None:
+    needs = [
+        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
     if len(needs) > 1:
         fail(
             UsageError,
@@ -60,10 +62,10 @@ def _need_one_argument(model: Module, known: Iterable[inspect.Parameter]) -> Non
 
 
 def by_argument(model: Module, inputs: Mapping[str, T]) -> dict[str, T]:
-    """Inputs by the arguments of `forward`: those of data without names, `x0`, `x1`, …, in their order."""
-    known = inspect.signature(model.forward).parameters.values()
-    takes = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(inputs) < 2 or set(inputs) & set(takes) or any(p.kind is p.VAR_POSITIONAL for p in known):
+    """Inputs by the arguments of `forward`; unnamed ones, `x0`, `x1`, …, in order."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(inputs) < 2 or set(inputs) & set(takes) or any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return dict(inputs)
     from wholestep.data.table import names_by_position  # most inputs have names
 
@@ -89,24 +91,24 @@ def _outputs_by_name(model: Module, out: Any) -> dict[str, Tensor]:
 def _number_outputs(name: str, outputs: Sequence[Any]) -> Iterator[tuple[str, Tensor]]:
     """`output0`, `output1`; of a tuple inside, as a recurrent layer's states, `output1.0`, `output1.1`."""
     for i, out in enumerate(outputs):
-        own = f"{name}{i}"
+        full_name = f"{name}{i}"
         if isinstance(out, tuple | list):
-            yield from _number_outputs(f"{own}.", out)
+            yield from _number_outputs(f"{full_name}.", out)
         else:
-            yield own, out
+            yield full_name, out
 
 
 def _need_arguments(model: Module, named: Mapping[str, object]) -> None:
-    """Named inputs are the arguments of `forward`."""
-    known = inspect.signature(model.forward).parameters.values()
-    takes = [p.name for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    needs = [p.name for p in known if p.name in takes and p.default is p.empty]
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in known)
+    """UsageError unless the inputs are the arguments of `forward`."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needs = [p.name for p in parameters if p.name in takes and p.default is p.empty]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     if any(n not in named for n in needs) or (not open_ended and any(n not in takes for n in named)):
         fail(
             UsageError,
             f"{type(model).__name__}.forward takes {', '.join(takes) or 'nothing'}; the inputs are called "
-            f"{', '.join(named)}. Name them alike.",
+            f"{', '.join(named)}. Give both the same names.",
         )
 
 
@@ -131,9 +133,9 @@ def training_graph(
     """The graph of a model with its loss: inputs `x` and `labels`, or the names of the dicts."""
     if inputs is None or loss is None:
         missing = 'inputs=ws.Spec(("batch", 784))' if inputs is None else 'loss="cross_entropy"'
-        raise UsageError(f"a session over a model needs to know its inputs, targets and loss; add {missing}.")
+        raise UsageError(f"a session over a model needs its inputs, targets and loss; add {missing}.")
     with record_into(Graph()) as graph:
-        graph.recorded_by = loss if callable(loss) else None  # modules that it calls have the names of its variables
+        graph.recorded_by = loss if callable(loss) else None  # modules that it calls are named after its variables
         trace_of(graph, model)
         outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
         aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
@@ -141,14 +143,14 @@ def training_graph(
             total = sum_losses(graph, _with_penalties(graph, _loss(loss, outputs, aims)), weights)
         graph.set_outputs({"loss": total, **outputs})
     model.__dict__[SEEN] = by_argument(model, inputs) if isinstance(inputs, Mapping) else inputs
-    if known := {name: m for name, t in outputs.items() if (m := graph.meanings.get(t.node)) is not None}:
-        model.__dict__[MEANINGS] = known
+    if meanings := {name: m for name, t in outputs.items() if (m := graph.meanings.get(t.node)) is not None}:
+        model.__dict__[MEANINGS] = meanings
     share_state(graph, model)
     return graph
 
 
 def _with_penalties(graph: Graph, loss: Tensor | Mapping[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
-    """A loss with what modules add to it, as parts of it."""
+    """A loss with the penalties of modules as further parts."""
     if not graph.penalties:
         return loss
     graph.penalties_read = True
@@ -159,7 +161,7 @@ def _with_penalties(graph: Graph, loss: Tensor | Mapping[str, Tensor]) -> Tensor
 
 
 def sum_losses(graph: Graph, loss: Tensor | Mapping[str, Tensor], weights: Mapping[str, float] | None) -> Tensor:
-    """The loss: Σ weight·part where it has parts, which the graph then knows; weights are runtime scalars."""
+    """The loss: Σ weight·part if it has parts, which the graph stores; weights are runtime scalars."""
     if not isinstance(loss, Mapping):
         if weights is not None:
             fail(
@@ -192,13 +194,13 @@ def _weight_part(graph: Graph, name: str, part: Tensor, weights: Mapping[str, fl
 
 
 def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
-    """A loss by name or function; a dict has one for each output, whose target has the output's name."""
+    """A loss by name or function; a dict has one for each output, with the target of the same name."""
     weight = {"sample_weight": aims.pop("sample_weight")} if "sample_weight" in aims else {}
     if isinstance(loss, Mapping) and ("kind" not in loss or "kind" in outputs):  # else the to_config() of one loss
         for name in loss:
             if name not in outputs or name not in aims:
-                known = f"outputs: {', '.join(outputs)}; targets: {', '.join(aims) or 'none'}"
-                raise UsageError(f"loss[{name!r}] needs an output and a target of that name; there are {known}.")
+                names = f"outputs: {', '.join(outputs)}; targets: {', '.join(aims) or 'none'}"
+                raise UsageError(f"loss[{name!r}] needs an output and a target of that name; there are {names}.")
         functions = {name: _with_row_weights(losses.get(one), weight) for name, one in loss.items()}
         return {name: one(outputs[name], aims[name], **weight) for name, one in functions.items()}
     function = _with_row_weights(losses.get(loss), weight)
@@ -214,11 +216,11 @@ def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> 
 
 
 def _with_row_weights(function: LossFunction, weight: Mapping[str, Tensor]) -> LossFunction:
-    """A loss; where rows have weights, one that takes them: a loss of the user's own says itself what they mean."""
+    """The loss function; UsageError for a user-defined one that does not take the weights of the data."""
     if not weight or isinstance(function, losses.Loss):
         return function
-    known = inspect.signature(function).parameters.values()
-    if not any(p.name == "sample_weight" or p.kind is p.VAR_KEYWORD for p in known):
+    parameters = inspect.signature(function).parameters.values()
+    if not any(p.name == "sample_weight" or p.kind is p.VAR_KEYWORD for p in parameters):
         name = getattr(function, "__name__", type(function).__name__)
         raise UsageError(
             f"the data has sample weights, and the loss {name} does not take them: give it a third argument, "
@@ -228,7 +230,7 @@ def _with_row_weights(function: LossFunction, weight: Mapping[str, Tensor]) -> L
 
 
 def only_module(graph: Graph) -> Module | None:
-    """The module of a step, None where it has none; an error names them where there are several."""
+    """The only module of a step; None without modules, UsageError for several."""
     roots = trace_of(graph).roots()
     if len(roots) > 1:
         one = next(iter(roots))

@@ -1,4 +1,4 @@
-"""How a step trains beyond its optimizer: clipping, micro-batches, non-finite gradients, schedules, metrics."""
+"""`StepOptions`: clipping, micro-batches, non-finite gradients, schedules, metrics, precision, memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRAD_NORM = "grad_norm"  # the global norm of gradients, in results and logs
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric and the outputs and inputs it is about; None stands for the graph's own."""
+    """A metric with the names of its output and input; None: the default ones of the graph."""
 
     metric: Metric
     prediction: str | None = None
@@ -38,7 +38,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """The options of `build_session` that are part of the step.  What is off leaves no trace in the plan."""
+    """The options of `build_session` that are part of the step.  An option that is off leaves no trace in the plan."""
 
     clip_norm: float | None = None
     clip_value: float | None = None
@@ -49,11 +49,11 @@ class StepOptions:
     measures: tuple[Measure, ...] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # name patterns of parameters that may lack a path to the loss
-    precision: DType = float32  # what products are computed in
+    precision: DType = float32  # of products, convolutions and attention
     loss_scale: LossScale | None = None
-    gradient_norm: bool = False  # is it measured?
-    memory: int | float | None = None  # the most bytes that it may take, or a part of what it takes otherwise
-    parts_per_batch: int = 1  # the micro-batches that `memory=` has cut each batch into
+    gradient_norm: bool = False  # report the global norm of gradients
+    memory: int | float | None = None  # the limit in bytes, or as a fraction of the peak without a limit
+    parts_per_batch: int = 1  # micro-batches that `memory=` splits each batch into
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value", "clip_each"):
@@ -63,13 +63,13 @@ class StepOptions:
         if self.nonfinite not in NONFINITE:
             fail(OptionError, f"nonfinite={self.nonfinite!r}: expected one of {', '.join(map(repr, NONFINITE))}.")
         if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
-            fail(OptionError, f"accumulate={self.accumulate!r}: expected a whole number of at least 1 micro-batch.")
+            fail(OptionError, f"accumulate={self.accumulate!r}: expected an integer of at least 1 micro-batch.")
         if self.gradient_norm and any(m.metric.name == GRAD_NORM for m in self.measures):
-            fail(OptionError, f"a metric is called {GRAD_NORM!r}, as the norm of gradients is; give it another name.")
+            fail(OptionError, f"a metric is called {GRAD_NORM!r}, the name of the gradient norm; give it another name.")
 
     @property
     def batches_per_update(self) -> int:
-        """`accumulate=` as the user gave it."""
+        """The argument `accumulate=`."""
         return self.accumulate // self.parts_per_batch
 
     @property
@@ -82,7 +82,7 @@ PLAIN = StepOptions()
 
 
 def with_parts(options: StepOptions, graph: Graph) -> StepOptions:
-    """A options that measures the parts of a loss that has some, as `reconstruction_loss` and so on."""
+    """The options with a metric for each part of the loss: `reconstruction_loss` and so on."""
     if not graph.loss_parts:
         return options
     from wholestep.metrics.means import LossTracker  # most losses have one part, and no metric of it
@@ -90,27 +90,25 @@ def with_parts(options: StepOptions, graph: Graph) -> StepOptions:
     rows = next(iter(graph.inputs))
     parts = [Measure(LossTracker(name=f"{name}_loss"), name, rows) for name in graph.loss_parts]
     for name in {m.metric.name for m in options.measures} & {p.metric.name for p in parts}:
-        fail(
-            OptionError, f"a metric is called {name!r}, as the part of the loss is; give it another name: name='other'."
-        )
+        fail(OptionError, f"a metric is called {name!r}, the name of a part of the loss; rename it: name='other'.")
     return replace(options, measures=(*options.measures, *parts))
 
 
-def as_loss_scale(given: object, precision: DType) -> LossScale | None:
-    """What `loss_scale=` may be: float16 has one, whether it is given or not; the others need none."""
-    if given is not None and not isinstance(given, LossScale):
-        fail(OptionError, f"loss_scale is a description, ws.LossScale(init=1024.0), or None; received {given!r}.")
-    if given is not None and precision != float16:
+def as_loss_scale(value: object, precision: DType) -> LossScale | None:
+    """Checks `loss_scale=`: the default one for float16, an error for any other precision."""
+    if value is not None and not isinstance(value, LossScale):
+        fail(OptionError, f"loss_scale is a description, ws.LossScale(init=1024.0), or None; received {value!r}.")
+    if value is not None and precision != float16:
         fail(
             OptionError,
             f"loss_scale= is for precision='float16', whose smallest gradients vanish; received it with {precision}, "
             "which has the range of float32. Leave it out.",
         )
-    return given or (LossScale() if precision == float16 else None)
+    return value or (LossScale() if precision == float16 else None)
 
 
 def precision_of(model: object, precision: str, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
-    """What products are computed in, and how the loss is scaled for that."""
+    """The dtype of products, and the loss scale for it."""
     half = as_precision(precision)
     if not isinstance(model, Step):
         return half, as_loss_scale(loss_scale, half)
@@ -126,37 +124,37 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def as_schedules(given: object) -> dict[str, Schedule]:
-    """What `schedule=` may be: a schedule of the learning rate, or a dict of schedules by runtime scalar."""
-    if given is None:
+def as_schedules(schedule: object) -> dict[str, Schedule]:
+    """Converts `schedule=`, a schedule of the learning rate or a dict by runtime scalar, to a dict."""
+    if schedule is None:
         return {}
     from wholestep.schedules import TorchSchedule  # these bring every schedule along, and most steps have none
 
-    named = dict(given) if isinstance(given, Mapping) else {RATE: given}
-    if isinstance(given, TorchSchedule):
-        named |= given.of_groups
-    found: dict[str, Schedule] = {}
+    named = dict(schedule) if isinstance(schedule, Mapping) else {RATE: schedule}
+    if isinstance(schedule, TorchSchedule):
+        named |= schedule.of_groups
+    schedules: dict[str, Schedule] = {}
     for name, schedule in named.items():
         plain = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
         if not isinstance(plain, Schedule):
-            from wholestep.schedules.teaching_errors import refuse
+            from wholestep.schedules.checks import refuse_schedule
 
-            refuse(plain)
-        found[name] = plain
-    return found
+            refuse_schedule(plain)
+        schedules[name] = plain
+    return schedules
 
 
-def as_measures(given: object) -> tuple[Measure, ...]:
-    """What `metrics=` may be: metrics or names of metrics, each alone or with a prediction and a target by name."""
-    if isinstance(given, tuple) and not given:
+def as_measures(metrics: object) -> tuple[Measure, ...]:
+    """Converts `metrics=`: metrics or names, each alone or with the names of a prediction and a target."""
+    if isinstance(metrics, tuple) and not metrics:
         return ()
     from wholestep.metrics.table import is_one  # a step without metrics starts without them
 
-    by_output = isinstance(given, Mapping) and not isinstance(given.get("kind"), str)  # else the to_config() of one
-    items = _by_output(given) if by_output else given  # type: ignore[arg-type]
+    by_output = isinstance(metrics, Mapping) and not isinstance(metrics.get("kind"), str)  # else the to_config() of one
+    items = _by_output(metrics) if by_output else metrics  # type: ignore[arg-type]
     items = [items] if is_one(items) else items
     if not isinstance(items, list | tuple):
-        fail(UsageError, f"metrics is a list of metrics, e.g. [ws.metrics.Accuracy()]; received {given!r}.")
+        fail(UsageError, f"metrics is a list of metrics, e.g. [ws.metrics.Accuracy()]; received {metrics!r}.")
     measures = tuple(_once(_as_measure(item) for item in items))
     names = [m.metric.name for m in measures]
     for name in names:
@@ -165,34 +163,34 @@ def as_measures(given: object) -> tuple[Measure, ...]:
     return measures
 
 
-def _by_output(given: Mapping[str, Any]) -> list[tuple[object, ...]]:
+def _by_output(metrics: Mapping[str, Any]) -> list[tuple[object, ...]]:
     """`{"mask": ["iou"], "kind": ["accuracy"]}`: metrics of each output, whose target has the output's name.
 
     Of several outputs the metrics are called `mask_iou`, `kind_accuracy`; a model with one has `{"output": [...]}`.
     """
     from wholestep.metrics.table import get, is_one
 
-    found: list[tuple[object, ...]] = []
-    for output, several in given.items():
+    measures: list[tuple[object, ...]] = []
+    for output, several in metrics.items():
         for one in [several] if is_one(several) else several:
             metric = get(one)
-            named = metric if len(given) == 1 else replace(metric, name=f"{output}_{metric.name}")
-            found.append((named, output) if output == "output" else (named, output, output))
-    return found
+            named = metric if len(metrics) == 1 else replace(metric, name=f"{output}_{metric.name}")
+            measures.append((named, output) if output == "output" else (named, output, output))
+    return measures
 
 
 def modes_of(measures: Iterable[Measure]) -> dict[str, str]:
-    """Is less of a metric better, "min", or more, "max"?  Of those that say it."""
-    known = {m.metric.name: m.metric.higher_is_better for m in measures}
-    return {name: "max" if up else "min" for name, up in known.items() if up is not None}
+    """The modes of metrics, "min" or "max", for all that have `higher_is_better`."""
+    directions = {m.metric.name: m.metric.higher_is_better for m in measures}
+    return {name: "max" if up else "min" for name, up in directions.items() if up is not None}
 
 
 def _once(measures: Iterable[Measure]) -> list[Measure]:
-    """Each but once: one metric counts over the training data and over the validation data."""
-    found: dict[str, Measure] = {}
+    """The measures without duplicates."""
+    by_key: dict[str, Measure] = {}
     for m in measures:
-        found.setdefault(repr((type(m.metric), m.metric.to_config(), m.prediction, m.target)), m)
-    return list(found.values())
+        by_key.setdefault(repr((type(m.metric), m.metric.to_config(), m.prediction, m.target)), m)
+    return list(by_key.values())
 
 
 def _as_measure(item: object) -> Measure:
@@ -215,9 +213,9 @@ def bytes_of(memory: object) -> int:
     """`"2GB"`, `"512 MiB"` or a number as bytes."""
     if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
         return memory
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", memory.upper()) if isinstance(memory, str) else None
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", memory.upper()) if isinstance(memory, str) else None
     try:
-        size = int(float(found[1]) * UNITS[found[2]]) if found is not None else 0
+        size = int(float(match[1]) * UNITS[match[2]]) if match is not None else 0
     except (ValueError, KeyError):
         size = 0
     if size < 1:
@@ -225,23 +223,23 @@ def bytes_of(memory: object) -> int:
     return size
 
 
-def as_memory_limit(given: object) -> int | float | None:
-    """A limit in bytes, or as a part of what a step takes without one; None where there is none."""
-    if given is None:
+def as_memory_limit(value: object) -> int | float | None:
+    """The limit in bytes, or as a fraction of the bytes without a limit; None: no limit."""
+    if value is None:
         return None
-    part = given
-    if isinstance(given, str) and (found := re.fullmatch(r"\s*(0?\.[0-9]+|1\.0*|[0-9.]+\s*%)\s*", given)):
-        text = found[1]
+    part = value
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*(0?\.[0-9]+|1\.0*|[0-9.]+\s*%)\s*", value)):
+        text = match[1]
         part = float(text.rstrip("% ")) / 100 if text.endswith("%") else float(text)
     if isinstance(part, float):
         if not 0 < part <= 1:
-            fail(OptionError, f"memory={given!r}: a part of what a step takes is above 0 and at most 1.0.")
+            fail(OptionError, f"memory={value!r}: a fraction of the bytes without a limit is above 0 and at most 1.0.")
         return part
     try:
-        return bytes_of(given)
+        return bytes_of(value)
     except OptionError:
         fail(
             OptionError,
-            f"memory={given!r}: expected a number of bytes, a text such as '5.5GB' or '512 MiB', or a part of what the "
-            "step takes without a limit: 0.7.",
+            f"memory={value!r}: expected a number of bytes, a text such as '5.5GB' or '512 MiB', or a fraction of the "
+            "bytes that the step takes without a limit: 0.7.",
         )

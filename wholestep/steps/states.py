@@ -1,4 +1,4 @@
-"""The numbers behind a step: the one State of a model, first values, and the counts of updates."""
+"""The states behind a step: the one `State` of a model, initial values, and update counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wholestep.errors import OptionError
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.parameter import Parameter
 
-# What a module, graph or step has beside the numbers of modules: every session over it borrows the same State.
+# The State of each module, graph or step; all sessions over it share it.
 _STATES: WeakKeyDictionary[Any, State] = WeakKeyDictionary()
 
 
@@ -31,7 +31,7 @@ def state_of(model: object) -> State:
 
 
 def share_state(graph: Graph, model: object) -> None:
-    """The moments and metrics of a graph are those of the module that was recorded in it."""
+    """Let a graph share the state (moments, metrics) of the module that was recorded in it."""
     _STATES[graph] = state_of(model)
 
 
@@ -41,13 +41,13 @@ def has_numbers(model: Module) -> bool:
 
 
 def structure(model: Module) -> tuple[int, ...]:
-    """What a model is made of, by identity: a session that was compiled for other parts is not used."""
+    """The identities of a model's modules and parameters: a cache key of sessions compiled for it."""
     parts = [part for _, part in model.named_modules()]
     return (*map(id, parts), *(id(owned) for part in parts for owned in part.__dict__.get("_owned", {}).values()))
 
 
 def state_with_numbers(model: Module, seed: int | None = None, overwritten: Container[str] = ()) -> State:
-    """The model's state, with the first value of everything it lacks; but zeros for what is `overwritten` at once."""
+    """The model's state with initial values for what it lacks; zeros for names in `overwritten`, which are set next."""
     arrays, state = model.named_arrays(), state_of(model)
 
     def first(name: str) -> InitialValue | None:
@@ -63,7 +63,7 @@ def state_with_numbers(model: Module, seed: int | None = None, overwritten: Cont
 
 
 def _origin(owned: Parameter, name: str, state: State, seeded: bool) -> tuple[int, str]:
-    """The network and the name that key the first value of a parameter.  Those of a copy are the original's."""
+    """The network number and name that key a parameter's initial value; a copy has those of the original."""
     network, own = owned.origin or (None, name)
     if seeded or not is_random(owned.init):
         return 0, own
@@ -71,7 +71,7 @@ def _origin(owned: Parameter, name: str, state: State, seeded: bool) -> tuple[in
 
 
 def pin_origins(model: Module) -> None:
-    """Before a copy: what is not drawn yet is drawn alike in the model and in its copies, wherever they are used."""
+    """Before a copy: parameters that are not initialized yet get the same initial values in all copies."""
     state = state_of(model)
     for name, owned in model.named_arrays().items():
         if owned.slot is None and owned.origin is None and not owned.adopts and is_random(owned.init):
@@ -88,14 +88,14 @@ def numbers(model: Module) -> dict[str, AnyArray]:
 
 
 def clocks_of(model: Graph | Step, count_of: Callable[[str], int] | None = None) -> UpdateCounters:
-    """What a program over the model counts: what is recorded in the graph itself, and the rest by the model's state."""
+    """The update counters of a program: recorded ones of the graph, and the counts of the model's state."""
     return UpdateCounters(model.clocks if isinstance(model, Graph) else None, count_of or state_of(model).updates_of)
 
 
 def nonzero_values(
     plan: Plan, where: Placement, state: State, owners: Mapping[str, Parameter]
 ) -> Callable[[str], InitialValue | None]:
-    """The first value of each state of a plan; None where it is zero, as memory that was just mapped."""
+    """The initial value of each state of a plan; None for zero, which fresh memory has."""
     firsts = _firsts(plan, where.seed)
 
     def first(name: str) -> InitialValue | None:
@@ -127,14 +127,14 @@ def _firsts(plan: Plan, seed: int) -> dict[str, InitialValue]:
 @dataclass
 class _Process:
     seed: int = 0
-    networks: int = 0  # how many were drawn without a seed of their own
+    networks: int = 0  # initialized without a seed of their own
 
 
 _process, _lock = _Process(), Lock()
 
 
 def manual_seed(seed: int) -> None:
-    """Set the seed of everything that is given none from now on, and number networks from 0 again, as a new process.
+    """Set the default seed from now on, and number networks from 0 again, as in a new process.
 
     `ws.fit(..., seed=5)` and `ws.build_session(..., seed=5)` do the same for one network.
 
@@ -171,9 +171,9 @@ def network_of(state: State) -> int:
 
 
 def agree_on_network(state: State, group: RankGroup) -> None:
-    """Give a network the same number on all ranks, whatever else each of them has built; all ranks call this."""
-    own = -1 if state.network is None else state.network
-    gathered = [_unpacked(data) for data in group.gather(f"{own} {_process.networks}".encode())]
+    """Collective: give a network the same number on all ranks, whatever else each rank has built."""
+    number = -1 if state.network is None else state.network
+    gathered = [_unpacked(data) for data in group.gather(f"{number} {_process.networks}".encode())]
     following = max(count for _, count in gathered)
     number = next((number for number, _ in gathered if number >= 0), following)
     with _lock:

@@ -1,4 +1,4 @@
-"""The training step: gradients, clipping, the update, and leaving everything alone where gradients are not finite."""
+"""The training step: gradients, clipping, the update, and skipping steps whose gradients are not finite."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def train_graph(
 
     Args:
         trainable: name patterns of the parameters to train (all of them when None); the others are frozen.
-        options: clipping, metrics and what else happens in the step.
+        options: clipping, metrics, loss scale and so on.
     """
     step = graph.copy()
     declared = select_parameters(step, trainable)
     if has_own_updates_only(step):
         step.set_outputs({"loss": step.constant(math.nan, "float32")})
-        declared = []  # nothing but the recorded updates changes
+        declared = []  # the recorded updates are all updates
     loss = loss_of(step)
     params = reachable_parameters(loss, optimizer.trainable(declared), options.unused)
     scale = None if options.loss_scale is None else options.loss_scale.now(step)
@@ -59,7 +59,7 @@ def train_graph(
 
 @dataclass(frozen=True)
 class Slopes:
-    """What an update is made of."""
+    """The loss, the trained parameters and their gradients."""
 
     loss: Tensor
     params: Sequence[Tensor]
@@ -67,7 +67,7 @@ class Slopes:
 
 
 def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, options: StepOptions) -> ir.IRGraph:
-    """Clip, update, and leave everything alone where gradients are not finite; `step` is the caller's copy."""
+    """Clip, update, and skip the update if gradients are not finite; `step` is the caller's copy."""
     with record_for_layer(UPDATE):
         return _finish_step(step, slopes, optimizer, options)
 
@@ -83,10 +83,10 @@ def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, options: Ste
 
         GradientNorm().record(step, extra[GRAD_NORM], extra[GRAD_NORM])
     if options.may_skip:
-        # A scale is about gradients: a loss without rows to count is NaN, its gradients are 0, and no scale mends that.
+        # With a loss scale alone only gradients count: a loss of no rows is NaN, and its gradients are 0, at any scale.
         watched = grads if options.nonfinite == "ignore" else [slopes.loss, *grads]
         extra[NONFINITE] = bad = count_nonfinite(watched)
-        # The update waits for the verdict: computed beside the gradients, it would be stored before it is refused.
+        # Gradients depend on the check, so that no kernel computes and stores an update before it.
         clipped = [where(bad == 0.0, g, 0.0) for g in clipped]
     optimizer.update(step, params, clipped)
     done = step.to_ir()
@@ -94,7 +94,7 @@ def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, options: Ste
     if scale:
         extra[LOSS_SCALE] = scale[0][1]
     for name in extra.keys() & {o.name for o in done.outputs}:
-        fail(GraphError, f"the output {name!r} has the name of what clipping or nonfinite= reports; call it otherwise.")
+        fail(GraphError, f"the output {name!r} has the name of a value of clipping or nonfinite=; rename it.")
     outputs = tuple(ir.Output(name, t.node) for name, t in extra.items())
     done = ir.IRGraph((*done.outputs, *outputs), done.updates, done.inputs)
     skipping = _skip_bad_steps(step, done, extra[NONFINITE]) if NONFINITE in extra else done
@@ -104,7 +104,7 @@ def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, options: Ste
 def _clip_gradients(
     step: Graph, grads: Sequence[Tensor], options: StepOptions
 ) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
-    """By value, then each parameter, then all together: the norm that is reported is that before the last."""
+    """Clip by value, by the norm of each parameter, then by the global norm, whose value before is reported."""
     if options.clip_value is not None:
         grads = clip_by_value(grads, step.scalar("clip.value", options.clip_value))
     if options.clip_each is not None:
@@ -116,13 +116,13 @@ def _clip_gradients(
 
 
 def _skip_bad_steps(step: Graph, graph: ir.IRGraph, bad: Tensor) -> ir.IRGraph:
-    """Every state keeps its value, bit for bit, where `bad` is not 0; the skipped steps are counted."""
+    """Every state keeps its value, bit for bit, if `bad` is not 0; skipped steps are counted."""
     count = step.state(SKIPPED, (), 0, "int64")
     fine = bad == 0.0
     counted = where(fine, count, count + 1)
     states = step.states
-    kept = [ir.Update(u.name, _unless(fine, u.node, states[u.name]).node) for u in graph.updates]
-    return ir.IRGraph(graph.outputs, (*kept, ir.Update(SKIPPED, counted.node)), graph.inputs)
+    updates = [ir.Update(u.name, _unless(fine, u.node, states[u.name]).node) for u in graph.updates]
+    return ir.IRGraph(graph.outputs, (*updates, ir.Update(SKIPPED, counted.node)), graph.inputs)
 
 
 def _unless(fine: Tensor, new: Node, old: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def reachable_parameters(loss: Tensor, params: list[Tensor], unused: Sequence[str] = ()) -> list[Tensor]:
-    """The parameters that the loss depends on; one that it does not must be named in `unused`."""
+    """The parameters that the loss depends on; GradientError for others that are not named in `unused`."""
     needed: set[Node] = set(toposort([loss.node]))
     owners = {} if loss.graph is None else loss.graph.owners
     optional = {name for name, owned in owners.items() if getattr(owned, "optional", False)}

@@ -1,4 +1,4 @@
-"""Training loops: `fit`, `Trainer`, and what they leave behind."""
+"""Training: `fit`, `Trainer`, histories and checkpoints."""
 
 from wholestep.lazy import Exports
 

@@ -1,4 +1,4 @@
-"""How a `Trainer` trains: a few numbers and names."""
+"""`TrainConfig`: the options of a `Trainer`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from wholestep.errors import OptionError
 from wholestep.optim import SGD, Adam, Optimizer
 
 
-def need_whole(name: str, value: object, least: int, *, optional: bool = False) -> None:
-    """OptionError unless it is a whole number that is large enough (or None, where that is possible)."""
+def need_integer(name: str, value: object, least: int, *, optional: bool = False) -> None:
+    """OptionError unless the value is an integer of at least `least`, or None if it is `optional`."""
     if (value is None and optional) or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
         return
     other = ", or None" if optional else ""
-    raise OptionError(f"{name}={value!r}: expected a whole number of at least {least}{other}.")
+    raise OptionError(f"{name}={value!r}: expected an integer of at least {least}{other}.")
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,16 @@ class TrainConfig:
     """How a `Trainer` trains.
 
     Args:
-        optimizer: None leaves the session's own.
-        learning_rate: of plain descent, where neither this nor the session names another optimizer.
+        optimizer: None keeps the optimizer of the session.
+        learning_rate: of SGD, if neither this nor the session names another optimizer.
         log_interval: log the loss every so many steps, from step 0; 0 logs epochs only.
         data_input, label_input: the session's inputs that receive a batch's data and labels.
-        nonfinite: what a loss that is not finite does: "raise" ends the run and says why; "skip" leaves such steps
-            out, in a session that was built with it; "ignore" trains on.  None: "skip" where the session skips, else
+        nonfinite: what happens if a loss is not finite: "raise" ends the run and reports the cause; "skip" skips such
+            steps, in a session that was built with it; "ignore" trains on.  None: "skip" if the session skips, else
             "raise".
-        validate_every: epochs between two validations; the last epoch has one whatever it is.
+        validate_every: epochs between two validations; the last epoch always has one.
         validate_every_steps: also validate inside an epoch, after each of its steps that is a multiple of this.
-        min_epochs: epochs that are made even where a callback asks to stop.
+        min_epochs: epochs that run even if a callback asks to stop.
 
     Example: `ws.TrainConfig(optimizer=ws.Adam(lr=1e-3), log_interval=10)`.
     """
@@ -47,13 +47,11 @@ class TrainConfig:
     min_epochs: int = 0
 
     def __post_init__(self) -> None:
-        need_whole("validate_every", self.validate_every, 1)
-        need_whole("validate_every_steps", self.validate_every_steps, 1, optional=True)
-        need_whole("min_epochs", self.min_epochs, 0)
+        need_integer("validate_every", self.validate_every, 1)
+        need_integer("validate_every_steps", self.validate_every_steps, 1, optional=True)
+        need_integer("min_epochs", self.min_epochs, 0)
         if not isinstance(self.log_interval, int) or isinstance(self.log_interval, bool) or self.log_interval < 0:
-            raise OptionError(
-                f"TrainConfig: log_interval is 0 or a whole number above; received {self.log_interval!r}."
-            )
+            raise OptionError(f"TrainConfig: log_interval is an integer of at least 0; received {self.log_interval!r}.")
         if self.learning_rate != 0.01 and isinstance(self.optimizer, Adam):
             warnings.warn(
                 f"learning_rate={self.learning_rate} is ignored: the optimizer {type(self.optimizer).__name__} has its "
@@ -62,11 +60,11 @@ class TrainConfig:
             )
 
     def validates(self, epoch: int, epochs: int) -> bool:
-        """Is the validation data measured at the end of an epoch?"""
+        """Is the validation data evaluated at the end of an epoch?"""
         return (epoch + 1) % self.validate_every == 0 or epoch + 1 == epochs
 
     def chosen(self) -> Optimizer | None:
-        """What the configuration asks for; None: the session's own."""
+        """The configured optimizer; None: that of the session."""
         if self.optimizer is None and self.learning_rate != 0.01:
             return SGD(lr=self.learning_rate)
         return self.optimizer

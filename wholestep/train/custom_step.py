@@ -1,4 +1,4 @@
-"""`ws.fit` of a `@ws.step` function: the loop, the data and the numbers of a run around a step of one's own."""
+"""`ws.fit` of a `@ws.step` function: checks of arguments and data, and the session over the step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from wholestep.train.step_source import updates_of
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
 
-# What a step says itself, and how.
-OWN = {
+# Arguments of `fit` that a step function defines itself, and how.
+DEFINED_BY_STEP = {
     "loss": "the first output that it returns is the loss",
     "optimizer": "ws.Adam().update(g, params, grads) there",
     "loss_weights": "multiply the parts of its loss there",
@@ -40,61 +40,61 @@ OWN = {
 }
 
 
-def refuse_what_a_step_says(run: Experiment) -> None:
-    """UsageError where a run is told what its step says itself."""
+def refuse_step_arguments(run: Experiment) -> None:
+    """UsageError for arguments of a run that the step function defines itself."""
     defaults = {f.name: f.default for f in fields(run)}
-    for name, how in OWN.items():
-        given = getattr(run, name)
-        if given is not None and given != defaults.get(name):
-            raise UsageError(f"{name}={given!r}: a @ws.step function says that itself: {how}. Leave {name}= out.")
+    for name, how in DEFINED_BY_STEP.items():
+        value = getattr(run, name)
+        if value is not None and value != defaults.get(name):
+            raise UsageError(f"{name}={value!r}: a @ws.step function defines that itself: {how}. Leave {name}= out.")
     if run.nonfinite == "skip":
         raise UsageError("nonfinite='skip' is part of a step, and a @ws.step function is its own; 'raise' or 'ignore'.")
 
 
 def names_for(step: Step, batch: Batch) -> dict[str, str]:
-    """The inputs of a step by the names of the data: the same, or for `(x, y)` the first and the second."""
-    given, inputs = batch.named(), list(step.inputs)
-    if given.keys() == set(inputs):
+    """The step's inputs by the names of the data's columns: the same names, or for `(x, y)` the first and second."""
+    columns, inputs = batch.named(), list(step.inputs)
+    if columns.keys() == set(inputs):
         return {}
-    plain = [name for name in given if name in ("x", "labels")]
-    if len(given) == len(inputs) and len(plain) == len(given):
+    plain = [name for name in columns if name in ("x", "labels")]
+    if len(columns) == len(inputs) and len(plain) == len(columns):
         return dict(zip(plain, inputs, strict=True))
     raise UsageError(
-        f"the step {step.body.__name__} takes {', '.join(inputs) or 'nothing'}; the data has {', '.join(given)}. Name "
-        f"arrays as its inputs: data={{{', '.join(f'{name!r}: ...' for name in inputs)}}}."
+        f"the step {step.body.__name__} takes {', '.join(inputs) or 'nothing'}; the data has {', '.join(columns)}. "
+        f"Name arrays as its inputs: data={{{', '.join(f'{name!r}: ...' for name in inputs)}}}."
     )
 
 
 def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str], *, takes_nan: bool) -> None:
-    """Shapes that are not the step's, and numbers that would spoil it, are told before anything is compiled."""
+    """ShapeError or InputError for columns that do not fit the step, before anything is compiled."""
     for name, array in columns.items():
-        own = names.get(name, name)
-        shape = step.inputs[own].shape
+        input_name = names.get(name, name)
+        shape = step.inputs[input_name].shape
         fits = len(shape) == array.ndim and all(
             isinstance(e, Dim) or e == n for e, n in zip(shape[1:], array.shape[1:], strict=True)
         )
         if not fits:
             raise ShapeError(
-                f"the input {own!r} of {step.body.__name__} has shape {shape_text(shape)}; the data has rows of shape "
-                f"{array.shape[1:]}. Reshape one of them."
+                f"the input {input_name!r} of {step.body.__name__} has shape {shape_text(shape)}; the data has rows of "
+                f"shape {array.shape[1:]}. Reshape one of them."
             )
     if not takes_nan:
         check_finite(Table(columns, {}))
 
 
 def capacity_for(step: Step, batch: Batch, names: Mapping[str, str], rows: int) -> dict[str, int]:
-    """The largest size of every symbolic dimension: rows of a batch, and the others as the data has them."""
-    found: dict[str, int] = {}
+    """The largest size of every symbolic dimension: rows of a batch, and the sizes of the data."""
+    capacity: dict[str, int] = {}
     for name, array in batch.named().items():
         for axis, extent in enumerate(step.inputs[names.get(name, name)].shape):
             if isinstance(extent, Dim) and len(extent.symbols) == 1:
                 (symbol,) = extent.symbols
-                found.setdefault(symbol, rows if axis == 0 else array.shape[axis])
-    return found
+                capacity.setdefault(symbol, rows if axis == 0 else array.shape[axis])
+    return capacity
 
 
 def outputs_as_metrics(step: Step) -> list[Any]:
-    """A metric for each number that a step returns beside its loss: its mean over an epoch, by rows."""
+    """A metric for each number that a step returns besides its loss: its mean over the rows of an epoch."""
     from wholestep.metrics.means import LossTracker
 
     first = next(iter(step.inputs), "")
@@ -102,7 +102,7 @@ def outputs_as_metrics(step: Step) -> list[Any]:
 
 
 def build_step(run: Experiment, step: Step, loader: DataLoader, held: Table | None) -> tuple[Session, dict[str, str]]:
-    """A session over a step for the data of a run, and what the data's columns are called in it."""
+    """A session over a step for the data of a run, and the step's input for each column."""
     batch = sample_of(loader)
     names = names_for(step, batch)
     whole = isinstance(loader.source, Table) and not loader.transforms
@@ -123,10 +123,10 @@ def build_step(run: Experiment, step: Step, loader: DataLoader, held: Table | No
         capacity=capacity_for(step, batch, names, batch_capacity(loader, batch.rows, exact=False)),
         nonfinite="ignore",  # the trainer examines the losses it reads
     )
-    session = build_session(step, **{name: value for name, value in arguments.items() if name not in OWN})
+    session = build_session(step, **{name: value for name, value in arguments.items() if name not in DEFINED_BY_STEP})
     return session, names
 
 
 def config_for(config: Any, names: Mapping[str, str]) -> Any:
-    """A trainer's configuration that gives a step its inputs under their names."""
+    """A trainer's configuration with the names of the step's inputs."""
     return replace(config, data_input=names.get("x", "x"), label_input=names.get("labels", "labels"))

@@ -22,33 +22,33 @@ from wholestep.session import Session
 from wholestep.session.building.build import build_measuring_session
 from wholestep.steps.options import as_measures
 from wholestep.steps.states import state_with_numbers, structure
-from wholestep.train.data.data_spec import Described
+from wholestep.train.data.data_spec import DataSpec
 from wholestep.train.data.frames import encode_for_evaluation
 from wholestep.train.data.loaders import table_of, with_room
 from wholestep.train.step_source import need_batches
 
-LOSS = "loss of all batches"  # by the sums above and below its line
-KEPT = 4  # sessions of a model; one that was dropped is loaded from the cache again
+LOSS = "loss of all batches"  # from the sums of its numerators and denominators
+MAX_SESSIONS = 4  # per model; a dropped one is loaded from the cache again
 
 
-# The loss and the metrics of each model's last run in this process: `evaluate` measures them unless it is given others.
+# The loss and metrics of each model's last run in this process, the defaults of `evaluate`.
 _FITTED: WeakKeyDictionary[Module, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 def remember_loss(model: Module, loss: Any, metrics: Any) -> None:
-    """What a run trains a model with is what `model.evaluate(x, y)` measures afterwards."""
+    """Store the loss and metrics of a run as defaults of `model.evaluate(x, y)`."""
     _FITTED[model] = loss, metrics  # None: evaluate cannot measure it
 
 
 def _fitted(model: Module) -> tuple[Any, Any]:
-    found = _FITTED.get(model)
-    if found is None or found[0] is None:
+    fitted = _FITTED.get(model)
+    if fitted is None or fitted[0] is None:
         raise UsageError(
-            f"evaluate: loss= is missing, and this {type(model).__name__} was not fitted in this process, or with "
-            "loss_weights=, so that there is none to take over. Give one: model.evaluate(x, y, loss='cross_entropy', "
+            f"evaluate: loss= is missing, and this {type(model).__name__} was not fitted in this process, or was "
+            "fitted with loss_weights=, so there is no default. Give one: model.evaluate(x, y, loss='cross_entropy', "
             "metrics=['accuracy'])."
         )
-    return found
+    return fitted
 
 
 def evaluate(
@@ -59,37 +59,37 @@ def evaluate(
         loss, fitted_metrics = _fitted(model)
         metrics = metrics or fitted_metrics
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        raise OptionError(f"evaluate: batch_size is a whole number of at least 1; received {batch_size!r}.")
+        raise OptionError(f"evaluate: batch_size is an integer of at least 1; received {batch_size!r}.")
     if nonfinite not in ("raise", "ignore"):
         raise OptionError(f"evaluate: nonfinite={nonfinite!r}: expected 'raise' or 'ignore'.")
-    given = encode_for_evaluation(model, data)
-    loader = given if isinstance(given, DataLoader) else DataLoader(given, None, batch_size, shuffle=False)
+    encoded = encode_for_evaluation(model, data)
+    loader = encoded if isinstance(encoded, DataLoader) else DataLoader(encoded, None, batch_size, shuffle=False)
     need_batches(loader)
-    # A metric that keeps every score needs to know how many there will be: then the data is read once, whole.
+    # A metric that stores all scores needs their number: the data is then read into memory.
     if loader.every_row() is None and not _keeps_rows(metrics):
         return _of_batches(model, loader, loss, metrics, batch_size, device, nonfinite)
-    table = table_of(given)
-    described = Described(model, table.take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
+    table = table_of(encoded)
+    described = DataSpec(model, table.take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
     described.check(DataLoader(table, shuffle=False))
     rows = _power_of_two(len(table))
     session, names = _session(model, described, rows, metrics, min(batch_size, rows), device)
     described.check_classes(session, table)
-    found = session.evaluate_all(table.columns)
-    return {names.get(name, name): value for name, value in found.items()}
+    results = session.evaluate_all(table.columns)
+    return {names.get(name, name): value for name, value in results.items()}
 
 
 def _of_batches(
     model: Module, loader: DataLoader, loss: Any, metrics: Any, batch_size: int, device: str, nonfinite: str
 ) -> dict[str, Any]:
-    """The same of data that is read piece by piece; no more than a batch of it is held."""
+    """`evaluate` over an iterable, one batch in memory at a time."""
     batches = iter(copy(loader))
     first = next(batches, None)
     if first is None:
-        raise InputError("the data is empty: it gave no batches. There is nothing to measure.")
-    described = Described(model, as_table(first).take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
+        raise InputError("the data is empty: it has no batches. There is nothing to measure.")
+    described = DataSpec(model, as_table(first).take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
     described.check(DataLoader(as_table(first), shuffle=False))
-    asked = [*([metrics] if isinstance(metrics, str | Metric) else metrics), LossTracker(name=LOSS)]
-    session, names = _session(model, described, 0, asked, batch_size, device)
+    with_loss = [*([metrics] if isinstance(metrics, str | Metric) else metrics), LossTracker(name=LOSS)]
+    session, names = _session(model, described, 0, with_loss, batch_size, device)
 
     def columns() -> Iterator[Mapping[str, Any]]:
         for batch in chain((first,), batches):
@@ -98,12 +98,12 @@ def _of_batches(
             described.check_classes(session, table)
             yield table.columns
 
-    found = session.evaluate_batches(columns())
-    return {"loss": found.pop(LOSS), **{names.get(name, name): value for name, value in found.items()}}
+    results = session.evaluate_batches(columns())
+    return {"loss": results.pop(LOSS), **{names.get(name, name): value for name, value in results.items()}}
 
 
 def _keeps_rows(metrics: Any) -> bool:
-    """Is there a metric whose states are as large as the data?"""
+    """Is there a metric that stores all rows?"""
     return any(m.metric.with_capacity(1) is not m.metric for m in as_measures(metrics or ()))
 
 
@@ -112,18 +112,18 @@ def _power_of_two(rows: int) -> int:
 
 
 def _session(
-    model: Module, described: Described, rows: int, metrics: Any, capacity: int, device: str
+    model: Module, described: DataSpec, rows: int, metrics: Any, capacity: int, device: str
 ) -> tuple[Session, dict[str, str]]:
-    """A session for data of this form, made once, and the names that metrics have in it.
+    """A cached session for data of this type, and the names of its metrics.
 
-    A metric that keeps every score has states of the data's size; under a name that says so they are not taken for
-    those of another size.
+    A metric that stores all rows has states of the data's size; its name contains the size, so that other sizes have
+    other states.
     """
-    known: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_evaluators", {})
+    sessions: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_evaluators", {})
     targets = tuple(described.targets().items())
     what = (_key(described.inputs()), targets, _key(described.loss), _key(metrics))
     key = (*what, capacity, rows, structure(model), device_named(device).name)
-    if key not in known:
+    if key not in sessions:
         sized, names = list(with_room(metrics, rows)), {}
         for i, measure in enumerate(as_measures(metrics)):
             metric, *about = sized[i] if isinstance(sized[i], tuple) else (sized[i],)
@@ -132,15 +132,15 @@ def _session(
                 sized[i] = (renamed, *about)
                 names[renamed.name] = metric.name
         state_with_numbers(model)
-        if len(known) >= KEPT:
-            known.pop(next(iter(known)))
+        if len(sessions) >= MAX_SESSIONS:
+            sessions.pop(next(iter(sessions)))
         session = described.build(build_measuring_session, metrics=sized, batch_size=capacity, device=device)
-        known[key] = session, names
-    return known[key]
+        sessions[key] = session, names
+    return sessions[key]
 
 
 def _key(value: Any) -> object:
-    """What tells two descriptions apart: losses and metrics by their configuration, functions by identity."""
+    """A cache key of a description: losses and metrics by their configuration, functions by identity."""
     if isinstance(value, Loss | Metric):
         return type(value), _key(value.to_config())
     if isinstance(value, Mapping):

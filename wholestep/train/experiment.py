@@ -1,4 +1,4 @@
-"""`Experiment`: all that a run is told, as a value.  `ws.fit`, loops and the command line are built on it."""
+"""`Experiment`: the arguments of a run as a record.  `ws.fit`, loops and the command line are built on it."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from wholestep.steps.states import seed_or_default
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.checkpoint.lock import need_free
-from wholestep.train.config import TrainConfig, need_whole
-from wholestep.train.custom_step import build_step, config_for, refuse_what_a_step_says
+from wholestep.train.config import TrainConfig, need_integer
+from wholestep.train.custom_step import build_step, config_for, refuse_step_arguments
 from wholestep.train.data.class_weights import with_class_weight
-from wholestep.train.data.data_spec import Described
+from wholestep.train.data.data_spec import DataSpec
 from wholestep.train.data.loaders import batch_capacity, rows_to_measure, sample_of, with_room
 from wholestep.train.evaluation import remember_loss
 from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import optimizer_of, resolve_schedule
-from wholestep.train.run_limits import fed, trial_of
+from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
 from wholestep.train.worker_sync import as_launched, begin_together, locked_folders
 
 if TYPE_CHECKING:
-    from wholestep.data.encoder import Encoder
+    from wholestep.data.tables.encoder import Encoder
     from wholestep.distributed.workers import Workers
 
 SECONDS = 60.0  # between two checkpoints of a long epoch
-LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # what the loop itself is told
-BY_NAME = "loss_weights"  # a mapping that need not be there before one of its values is set
-UNNOTED = ("data", "checkpoint", "resume", "exact", "progress")  # what says nothing about the numbers of a run
+LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # fields of `TrainConfig` too
+BY_NAME = "loss_weights"  # a mapping that may be None before one of its values is set
+UNNOTED = ("data", "checkpoint", "resume", "exact", "progress")  # fields that do not affect the numbers of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +68,18 @@ class Experiment:
             `ws.data.read_frame` gave; y is then a column of it, by name, or one of its own.
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`; or `ws.data.Holdout`: by class, or whole groups.
-        validate_every: epochs between two validations; the last epoch has one whatever it is.
+        validate_every: epochs between two validations; the last epoch always has one.
         validate_every_steps: also validate inside an epoch, after every so many of its steps: `history.validations`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
             The parts of a loss (of each output; of a function that returns a dict) are added up and logged:
             `history["<part>_loss"]`.
-        class_weight: how much rows of each class count in the loss: a dict `{0: 1.0, 1: 5.0}`, a number for each class,
+        class_weight: the weight of each class in the loss: a dict `{0: 1.0, 1: 5.0}`, a number for each class,
             or "balanced", by how often each occurs.
-        loss_weights: what the parts are multiplied with, by name: `{"kl": 0.1}`.  Runtime scalars: a schedule may have
+        loss_weights: factors of the parts by name: `{"kl": 0.1}`.  Runtime scalars: a schedule may have
             them, `schedule={"loss_weights.kl": ...}`.
         optimizer: e.g. `ws.Adam(lr=1e-3)`, or "adam" with its defaults.  None is that of a schedule under torch's
-            names, else AdamW with lr 1e-3.  Each call begins with a new one, its moments and schedule included;
-            `resume=` goes on.
+            names, else AdamW with lr 1e-3.  Each call starts with a new one, including moments and schedule;
+            `resume=` restores them.
         schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
             torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
             validation) after every epoch.
@@ -87,7 +87,7 @@ class Experiment:
             such lists by output.
         encoder: how the columns of a frame become numbers, learnt from the training rows and kept with the model, whose
             `predict` applies it.  `ws.models.Tabular` has one without being told.
-        min_epochs: epochs that are made even where a callback asks to stop.
+        min_epochs: epochs that run even if a callback asks to stop.
         batch_size: rows of a batch; the last one has what is left, which is all rows where there are fewer.  A
             `DataLoader` and an iterable of batches have their own.
         drop_last: leave out a last batch that is not full.  Of fewer rows than `batch_size` no batch is left: an epoch
@@ -99,32 +99,32 @@ class Experiment:
             checkpoint and no log is written.
         accumulate: an update takes this many batches, the last one of an epoch those that are left, and equals the
             update over all their rows at once.  It means the same for arrays, data sets, loaders and iterables.
-        per_micro_batch: of a loss that cannot be cut into batches, accept the mean of the batches' losses.
+        per_micro_batch: for a loss that is not separable, accept the mean of the batches' losses.
         clip_norm: shorten all gradients together to this global norm.
         clip_value: bring every element of the gradients into [-clip_value, clip_value], before `clip_norm`.
         gradient_norm: log `grad_norm`, the mean over an epoch's steps of the global norm of gradients, before
             `clip_norm`, with which it is logged anyway.
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
-            "skip" leaves such steps out and counts them; "ignore" trains on, and takes NaN and infinity in the data as
-            well, for a model that replaces them.
+            "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
+            a model that replaces them.
         precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as of `ws.build_session`.
         loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
         memory: the most bytes that a step may take, "5.5GB", or a part of what it takes otherwise, 0.7, as of
             `ws.build_session`.
         seed: of the initial weights, the order of rows, the rows held out, dropout and other random values.  None: that
             of `ws.manual_seed`, 0 unless it was called; networks trained one after the other then start differently.
-        device: what runs the steps, as of `ws.build_session`.
+        device: of the steps, as of `ws.build_session`.
         shards: make each step as so many workers would, in this process: their run, with its bits; `(2, 3)`
             as those of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
         observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
         checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
-            Ctrl-C, SIGTERM and SIGHUP (a closed terminal) then finish the steps at hand, save, and exit.  One run at a
-            time writes to a folder.
-        resume: a run's folder (or one checkpoint of it) to go on from; True: from `checkpoint`, where it holds any.
-            `epochs` counts those already done.
-        exact: refuse to resume where the result could differ in bits from that of an uninterrupted run.
+            Ctrl-C, SIGTERM and SIGHUP (a closed terminal) then finish the current steps, save, and exit.  Only one run
+            at a time writes to a folder.
+        resume: a run's folder (or one checkpoint of it) to resume from; True: from `checkpoint`, if it has any.
+            `epochs` includes those already done.
+        exact: refuse to resume if the result could differ in bits from that of an uninterrupted run.
         progress: True shows a bar in a terminal, lines elsewhere; "bar", "lines" or "epochs" (one line each) say which;
             False is silent.
 
@@ -192,7 +192,7 @@ class Experiment:
         return seed_or_default(self.seed)
 
     def having(self, settings: Mapping[str, Any]) -> Experiment:
-        """The same with other settings: `experiment.having({"optimizer.lr": 3e-4, "epochs": 5})`."""
+        """A copy with other settings: `experiment.having({"optimizer.lr": 3e-4, "epochs": 5})`."""
         changed: Any = self
         for name, value in settings.items():
             changed = _replace_field(changed, name.split("."), value, name)
@@ -200,13 +200,13 @@ class Experiment:
         return changed
 
     def fit(self, *, config: Mapping[str, Any] | None = None, **settings: Any) -> TrainHistory:
-        """Train as `ws.fit` does, with some settings changed; `config` is kept in checkpoints beside what it was given.
+        """Train as `ws.fit` does, with some settings changed; checkpoints store `config` with the other arguments.
 
         Example: `experiment.fit(epochs=10, checkpoint="runs/digits", resume=True)`.
         """
-        run = as_launched(trial_of(self.having(settings)))
+        run = as_launched(dev_run_of(self.having(settings)))
         if run.workers is not None and run.workers.engine == "ray":
-            from wholestep.distributed.launch.ray import fit_on_ray  # few have a cluster
+            from wholestep.distributed.launch.ray import fit_on_ray  # needs a Ray cluster
 
             return fit_on_ray(run, config)
         launch = read_launch()
@@ -227,7 +227,7 @@ class Experiment:
             return trainer.train(loader, run.epochs)
 
     def _stored_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint to go on from, if any."""
+        """The checkpoint to resume from, if any."""
         if self.resume is None or self.resume is False:
             return None
         if self.resume is not True:
@@ -240,10 +240,10 @@ class Experiment:
         return load_checkpoint(self.checkpoint) if there else None
 
     def trainer(self) -> tuple[Trainer, DataLoader]:
-        """A session and its trainer, and the data they train on, before the first step."""
+        """The trainer and its data before the first step."""
         _need_trainable(self)
         check_epochs(self.epochs)
-        loader, held = fed(self)
+        loader, held = limited_data(self)
         need_batches(loader)
         if isinstance(self.model, Step):
             session, names = build_step(self, self.model, loader, held)
@@ -254,14 +254,14 @@ class Experiment:
         return trainer, loader
 
     def _over_module(self, model: Module, loader: DataLoader, held: Table | None) -> Session:
-        """A session over a module with its loss and its optimizer; what is wrong with the data is told first."""
-        described = Described(model, sample_of(loader), self.loss, takes_nan=self.nonfinite == "ignore")
+        """A session over a module with its loss and optimizer, after all checks of the data."""
+        described = DataSpec(model, sample_of(loader), self.loss, takes_nan=self.nonfinite == "ignore")
         described.check(loader)
         described = with_class_weight(described, self.class_weight, loader)
         session = self._session(described, loader, held)
         session.set_observer(self.observer)
         remember_loss(model, None if self.loss_weights else self.loss, self.metrics)
-        session.reset_optimizer()  # it is a new one: what an earlier run left in the model's state is not its own
+        session.reset_optimizer()  # states of an earlier run's optimizer are in the model's state
         if isinstance(loader.source, Table):
             described.check_classes(session, loader.source)
         if held is not None:
@@ -270,11 +270,11 @@ class Experiment:
 
     @property
     def _config(self) -> TrainConfig:
-        own = {f.name: getattr(self, f.name) for f in fields(TrainConfig) if f.name in LOOP}
-        return TrainConfig(log_interval=0, **own)
+        options = {f.name: getattr(self, f.name) for f in fields(TrainConfig) if f.name in LOOP}
+        return TrainConfig(log_interval=0, **options)
 
-    def _session(self, described: Described, loader: DataLoader, held: Table | None) -> Session:
-        need_whole("accumulate", self.accumulate, 1)
+    def _session(self, described: DataSpec, loader: DataLoader, held: Table | None) -> Session:
+        need_integer("accumulate", self.accumulate, 1)
         updates = updates_of(loader, self.accumulate)
         arguments = shared_arguments(
             self,
@@ -287,7 +287,7 @@ class Experiment:
         return described.build(build_session, **arguments)
 
     def _notes(self, loader: DataLoader) -> dict[str, Any]:
-        """What checkpoints keep for people."""
+        """The configuration that checkpoints store for readers."""
         plain = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), int | float | str)}
         return {
             **{name: value for name, value in plain.items() if name not in UNNOTED},
@@ -302,20 +302,20 @@ class Experiment:
 
 
 def _progress(asked: bool | str) -> Progress:
-    known: dict[bool | str, dict[str, Any]] = {
+    options: dict[bool | str, dict[str, Any]] = {
         True: {},
         "bar": {"bar": True},
         "lines": {"bar": False},
         "epochs": {"bar": False, "seconds": None},
     }
-    if not isinstance(asked, bool | str) or asked not in known:
+    if not isinstance(asked, bool | str) or asked not in options:
         raise OptionError(f"progress={asked!r}: expected True, False, 'bar', 'lines' or 'epochs'.")
-    return Progress(**known[asked])
+    return Progress(**options[asked])
 
 
 def _need_trainable(run: Experiment) -> None:
     if isinstance(run.model, Step):
-        refuse_what_a_step_says(run)
+        refuse_step_arguments(run)
     elif not isinstance(run.model, Module):
         raise UsageError(
             f"fit trains a ws.nn.Module or a @ws.step function; received {type(run.model).__name__}. For a graph use "
@@ -323,8 +323,8 @@ def _need_trainable(run: Experiment) -> None:
         )
     elif run.loss is None:
         raise UsageError(
-            "loss= is missing: what training makes smaller, e.g. loss='cross_entropy' for classes, 'bce' for yes or "
-            "no, 'mse' for numbers, or a function of (output, target)."
+            "loss= is missing: give what training minimises, e.g. loss='cross_entropy' for classes, 'bce' for binary "
+            "targets, 'mse' for numbers, or a function of (output, target)."
         )
     else:
         refuse_all_frozen(run.model)
@@ -339,12 +339,12 @@ def _replace_field(owner: Any, path: list[str], value: Any, whole: str) -> Any:
         return {**owner, path[0]: inner}
     if not is_dataclass(owner) or isinstance(owner, type):
         raise UsageError(f"{whole!r} cannot be set: {type(owner).__name__} {owner!r} has no fields to replace.")
-    known = [f.name for f in fields(owner) if f.init]
-    if path[0] not in known:
-        close = get_close_matches(path[0], known, 1)
+    names = [f.name for f in fields(owner) if f.init]
+    if path[0] not in names:
+        close = get_close_matches(path[0], names, 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise UnknownNameError(
-            f"{whole!r} cannot be set: {type(owner).__name__} has no {path[0]!r}.{hint} It has: {', '.join(known)}."
+            f"{whole!r} cannot be set: {type(owner).__name__} has no {path[0]!r}.{hint} It has: {', '.join(names)}."
         )
     inner = value if len(path) == 1 else _replace_field(getattr(owner, path[0]), path[1:], value, whole)
     return replace(owner, **{path[0]: inner})

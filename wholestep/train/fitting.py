@@ -1,4 +1,4 @@
-"""`ws.fit`: a model, data, a loss; everything else has a default.  What it may be told is what `Experiment` holds."""
+"""`ws.fit`: a model, data, a loss; everything else has a default.  Its arguments are the fields of `Experiment`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SETTINGS = {f.name: f for f in fields(Experiment) if f.name not in ("model", "da
 
 def takes_settings(function: F) -> F:
     """Show an experiment's fields in the signature of a function, and their descriptions in its docstring."""
-    own = signature(function)
-    known = [
+    function_signature = signature(function)
+    settings = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type) for name, f in SETTINGS.items()
     ]
-    assert all(p.default is not MISSING for p in known), "what has no default is an argument of its own"
-    given = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    assert all(p.default is not MISSING for p in settings), "a field without a default is an explicit argument"
+    parameters = [p for p in function_signature.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     # Data may be x= and y=, and a step has its own loss.
-    given = [p.replace(default=Parameter.empty) if p.name in ("data", "loss") else p for p in given]
-    function.__signature__ = own.replace(parameters=[*given, *known])  # type: ignore[attr-defined]
+    parameters = [p.replace(default=Parameter.empty) if p.name in ("data", "loss") else p for p in parameters]
+    function.__signature__ = function_signature.replace(parameters=[*parameters, *settings])  # type: ignore[attr-defined]
     about = getdoc(Experiment) or ""
     arguments = about[about.index("Args:") : about.index("Example::")]
     indented = "\n".join(f"    {line}" if line else "" for line in arguments.splitlines())
@@ -58,7 +58,7 @@ def fit(model: Module | Step, data: object = None, *more: object, loss: Any = No
 
 
 def _data(data: object, settings: dict[str, Any]) -> object:
-    """What is trained on; `x=` and `y=`, as Keras has them, are taken out of the settings."""
+    """The training data; `x=` and `y=`, Keras' names, are removed from the settings."""
     if data is None and "x" in settings:
         parts = [settings.pop(name) for name in ("x", "y", "sample_weight") if name in settings]
         return parts[0] if len(parts) == 1 else tuple(parts)
@@ -73,13 +73,13 @@ def trainer_for(model: Module, data: object, *, loss: Any, **settings: Any) -> t
 
 
 def check_settings(function: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by the names of an experiment's fields; what they may mean in other libraries is taken or told."""
+    """Arguments by the names of an experiment's fields; names of other libraries are translated or refused."""
     if settings.keys() <= SETTINGS.keys():
         return settings
-    found = interop.translate_fit_arguments(function, SETTINGS, settings)
-    for name in found:
+    translated = interop.translate_fit_arguments(function, SETTINGS, settings)
+    for name in translated:
         if name not in SETTINGS:
             close = get_close_matches(name, SETTINGS, 1)
             hint = f" Did you mean {close[0]}=?" if close else ""
             raise UsageError(f"ws.{function} has no argument {name!r}.{hint} It has: loss, {', '.join(SETTINGS)}.")
-    return found
+    return translated

@@ -15,23 +15,22 @@ import numpy as np
 
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
-from wholestep.callbacks.run import EpochStats, is_detail
+from wholestep.callbacks.run import EpochStats, is_count, is_detail, is_measure, is_number
 from wholestep.errors import InputError, UnknownNameError, UsageError
 from wholestep.schedules.monitor_modes import canonical
-from wholestep.train.json_checks import is_count, is_measure, is_number
 
 
 @dataclass
 class TrainHistory:
     """The epochs of a run, in order; `history["val_loss"]` is a list with one value per epoch.
 
-    A metric that is no single number, as the confusion matrix, is an array of each: `history["confusion_matrix"][-1]`.
-    What was not measured in an epoch (`validate_every=`) is NaN there; what was measured inside epochs
-    (`validate_every_steps=`) stands in `validations`, each with its epoch and the steps of it that were done.
+    A metric that is no single number, as a confusion matrix, is an array per epoch: `history["confusion_matrix"][-1]`.
+    A metric that was not measured in an epoch (`validate_every=`) is NaN; measurements inside epochs
+    (`validate_every_steps=`) are in `validations`, each with its epoch and step.
     """
 
     epochs: list[EpochStats] = field(default_factory=list)
-    stopped_by: str = ""  # what ended the run before its last epoch, if anything did
+    stopped_by: str = ""  # why the run ended before its last epoch; "" if it did not
     validations: list[EpochStats] = field(default_factory=list)  # those inside epochs
 
     def final_loss(self) -> float | None:
@@ -61,15 +60,15 @@ class TrainHistory:
         wanted = canonical(name)
         if wanted not in self.names:
             raise UnknownNameError(f"the history has no {name!r}; it has: {', '.join(self.names) or 'no epochs'}.")
-        found = (e.logs.get(wanted, e.avg_loss if wanted == "loss" else float("nan")) for e in self.epochs)
-        return [np.asarray(v) if isinstance(v, list) else float(v) for v in found]
+        values = (e.logs.get(wanted, e.avg_loss if wanted == "loss" else float("nan")) for e in self.epochs)
+        return [np.asarray(v) if isinstance(v, list) else float(v) for v in values]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or "epochs" not in self.__dict__:  # a copy asks before it has anything
+        if name.startswith("_") or "epochs" not in self.__dict__:  # `copy` reads attributes of an empty object
             raise AttributeError(name)
-        known = f"history[{self.names[0]!r}]" if self.names else "history['loss']"
+        example = f"history[{self.names[0]!r}]" if self.names else "history['loss']"
         raise AttributeError(
-            f"a history has no attribute {name!r}; its numbers are {known} and so on: {', '.join(self.names)}."
+            f"a history has no attribute {name!r}; its numbers are {example} and so on: {', '.join(self.names)}."
         )
 
     def __len__(self) -> int:
@@ -149,7 +148,7 @@ def _plain(stats: EpochStats) -> dict[str, Any]:
     return {**vars(stats), "logs": dict(stats.logs)}
 
 
-# What stands in a field of an epoch, by its annotation.
+# Checks of the fields of a stored epoch, by annotation.
 _FITS: Mapping[str, Callable[[Any], bool]] = {
     "int": is_count,
     "float": is_number,
@@ -159,15 +158,15 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def _epoch(stored: Any) -> EpochStats:
-    known = {f.name: f for f in fields(EpochStats)}
-    needed = {name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
-    whole = type(stored) is dict and needed <= stored.keys() <= known.keys()
-    if not whole or not all(_FITS[str(known[name].type)](value) for name, value in stored.items()):
+    epoch_fields = {f.name: f for f in fields(EpochStats)}
+    needed = {name for name, f in epoch_fields.items() if f.default is MISSING and f.default_factory is MISSING}
+    whole = type(stored) is dict and needed <= stored.keys() <= epoch_fields.keys()
+    if not whole or not all(_FITS[str(epoch_fields[name].type)](value) for name, value in stored.items()):
         raise InputError(f"this is no epoch of a history: {str(stored)[:80]}. Give what `to_json` wrote.")
     return EpochStats(**stored)
 
 
-FEW = 10  # values that one line shows: as bars, and as numbers
+FEW = 10  # values of a curve that is printed as one line of bars and numbers
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -188,7 +187,7 @@ def _bars(values: list[float]) -> str:
 
 
 def text_plot(name: str, values: list[float], width: int = 60, height: int = 10) -> str:
-    """A curve made of dots."""
+    """A curve of dots, `height` lines high."""
     finite = [v for v in values if isfinite(v)]
     if not finite:
         return f"{name}: no finite values"
@@ -205,7 +204,7 @@ def text_plot(name: str, values: list[float], width: int = 60, height: int = 10)
 
 
 def _draw(epochs: list[int], curves: Mapping[str, list[float]], path: Path) -> None:
-    """One panel for each number, its validation beside it."""
+    """One panel for each number, with its validation."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

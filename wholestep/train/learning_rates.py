@@ -1,4 +1,4 @@
-"""Schedules during training by epochs: their unit, their length against the run's, plateaus, and the logged lr."""
+"""Schedules in a loop over epochs: their unit, their length and the run's, plateaus, and the logged lr."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def resolve_schedule(
     if isinstance(schedule, Planned):
         if steps_per_epoch is None:
             raise UsageError(
-                f"{schedule.name}: how long the run is cannot be known from an iterable; give steps=."
+                f"{schedule.name}: an iterable does not tell the length of the run; give steps=."
             ) from None
         return schedule.over(epochs * steps_per_epoch)
     if isinstance(schedule, TorchSchedule) and schedule.of_groups:
@@ -49,43 +49,43 @@ def resolve_schedule(
     return counted.tabulated(run)
 
 
-def optimizer_of(schedule: Any, given: Optimizer | str | None) -> Optimizer | None:
+def optimizer_of(schedule: Any, optimizer: Optimizer | str | None) -> Optimizer | None:
     """The optimizer of a run: the `optimizer=` argument, else the one that a torch-style schedule was built with."""
     from wholestep.schedules import TorchSchedule
 
-    given = None if given is None else get(given)
+    optimizer = None if optimizer is None else get(optimizer)
 
-    own = schedule.optimizer if isinstance(schedule, TorchSchedule) else None
-    if not isinstance(own, Optimizer):
-        return given
-    if given is not None and type(given) is not type(own):
+    schedule_optimizer = schedule.optimizer if isinstance(schedule, TorchSchedule) else None
+    if not isinstance(schedule_optimizer, Optimizer):
+        return optimizer
+    if optimizer is not None and type(optimizer) is not type(schedule_optimizer):
         raise UsageError(
-            f"the schedule {type(schedule).__name__} was made for {type(own).__name__}, and optimizer= is "
-            f"{type(given).__name__}. Give both the same optimizer."
+            f"the schedule {type(schedule).__name__} was made for {type(schedule_optimizer).__name__}, and optimizer= "
+            f"is {type(optimizer).__name__}. Give both the same optimizer."
         )
-    return given or own
+    return optimizer or schedule_optimizer
 
 
 def count_epochs(session: Session) -> None:
     """Before training by epochs: let torch-style schedules of a session count epochs."""
-    own = {target: live.description for target, live in session.schedules.items()}
-    if any(s.unit == CALL for s in own.values()):
-        session.set_schedule(resolve_schedule(own, 0, None))
+    schedules = {target: live.description for target, live in session.schedules.items()}
+    if any(s.unit == CALL for s in schedules.values()):
+        session.set_schedule(resolve_schedule(schedules, 0, None))
 
 
 def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None, first_epoch: int) -> None:
     """Warn about each schedule that has ended before a resumed run begins, or is much shorter or longer than it."""
-    from wholestep.schedules.horizon_checks import ended, unlike
+    from wholestep.schedules.checks import ended_warning, length_warning
 
     lengths = {"epoch": epochs, "step": epochs * (steps_per_epoch or 0)}
     done = {"epoch": first_epoch, "step": session.updates_made if first_epoch else 0}
     for target, live in session.schedules.items():
         schedule = live.description.with_numbers(live.numbers())
         unit, run = schedule.unit, lengths[schedule.unit]
-        if first_epoch < epochs and (why := ended(schedule, done[unit], unit)):
-            warnings.warn(f"the schedule of {target}, {why}", TrainingWarning, stacklevel=4)
-        elif run and (odd := unlike(schedule, run, unit)):
-            warnings.warn(f"the schedule of {target}, {odd}", stacklevel=4)
+        if first_epoch < epochs and (warning := ended_warning(schedule, done[unit], unit)):
+            warnings.warn(f"the schedule of {target}, {warning}", TrainingWarning, stacklevel=4)
+        elif run and (warning := length_warning(schedule, run, unit)):
+            warnings.warn(f"the schedule of {target}, {warning}", stacklevel=4)
 
 
 def observe(session: Session, logs: Mapping[str, Value], measured: Sequence[str] = ()) -> None:
@@ -93,9 +93,9 @@ def observe(session: Session, logs: Mapping[str, Value], measured: Sequence[str]
     from wholestep.schedules.plateau import plateaus
 
     for live in session.schedules.values():
-        found = plateaus(live.description)
+        plateau_paths = plateaus(live.description)
         usual = "val_loss" if "val_loss" in (*measured, *logs) else "loss"
-        watched = {path: p.monitor or usual for path, p in found.items()}
+        watched = {path: p.monitor or usual for path, p in plateau_paths.items()}
         new = {path: name for path, name in watched.items() if not not_measured(name, logs, measured)}
         seen = {path: read_monitor("ReduceOnPlateau", name, logs) for path, name in new.items()}
         if seen:

@@ -1,8 +1,8 @@
-"""Losses that are not finite: a run that meets one ends, and names the step, the operation, its layer and line.
+"""Losses that are not finite: such a run ends with the step, the operation, its layer and line.
 
-A step checks nothing itself: losses come back anyway and are checked here.  So that the failing step can be evaluated
-again from the state before it, a small model's state is copied from time to time; training is repeated from there, bit
-for bit, and the failing step is evaluated in NumPy, operation by operation (`session.first_nonfinite`).
+The compiled step checks nothing: losses are returned anyway and checked here.  The state of a small model is copied at
+intervals; after a failure training is repeated from the copy, bit for bit, and the failing step is evaluated in
+NumPy, operation by operation (`session.first_nonfinite`).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("wholestep")
 
 POLICIES = ("raise", "skip", "ignore")
-LARGEST = 16 << 20  # bytes of a state that is copied
-PAUSE = 2.0  # seconds between two copies, and at most
-SHARE = 0.005  # of the time
-SHOWN = 3
-EXPLODED = 1000.0  # times 1 + the loss of the first step: a mean loss above it is warned about
+LARGEST = 16 << 20  # bytes: larger states are not copied
+PAUSE = 2.0  # the least number of seconds between two copies
+SHARE = 0.005  # the largest fraction of time that copies take
+SHOWN = 3  # names in a message
+EXPLODED = 1000.0  # a mean loss above 1000 · (1 + |first loss|) is warned about
 
 
 def policy_of(asked: str | None, session: Session) -> str:
-    """What a trainer does about a loss that is not finite: what it is told, else what its session was built for."""
+    """The policy of a trainer: its argument, else that of its session."""
     if asked is not None and asked not in POLICIES:
         raise OptionError(f"nonfinite={asked!r}: expected one of {', '.join(map(repr, POLICIES))}.")
     built = session.nonfinite
@@ -57,28 +57,28 @@ class Cause:
 
 
 class LossWatch:
-    """Looks at the losses of a run as they come back."""
+    """Checks the losses of a run as they are returned."""
 
     def __init__(self, trainer: Trainer, loader: Any, policy: str) -> None:
         self.trainer, self.loader, self.policy = trainer, loader, policy
-        self._kept: dict[str, Any] = {}
-        self._kept_at = Position()
+        self._copy: dict[str, Any] = {}
+        self._copied_at = Position()
         self._next = -math.inf  # when to copy again
         small = trainer.session.state.mapped_bytes <= LARGEST
-        self._keeps = policy == "raise" and small
+        self._copies_state = policy == "raise" and small
         self._first_loss: float | None = None
         self._has_warned = trainer.session.group is not None and trainer.session.group.rank > 0  # rank 0 warns
 
     def keep(self, at: Position) -> None:
-        """Copy the state as it is at a position, if it is time to."""
-        if not self._keeps or not self._is_time(began := time.monotonic()):
+        """Copy the state at a position if a copy is due."""
+        if not self._copies_state or not self._is_time(began := time.monotonic()):
             return
-        self._kept, self._kept_at = self.trainer.session.state_dict(), at
+        self._copy, self._copied_at = self.trainer.session.state_dict(), at
         ended = time.monotonic()
         self._next = ended + max(PAUSE, (ended - began) / SHARE)
 
     def _is_time(self, now: float) -> bool:
-        """By the clock of the first of several workers: they make the same steps again, or none."""
+        """Is a copy due?  By the clock of rank 0, since all workers repeat the same steps."""
         due, group = now >= self._next, self.trainer.session.group
         return due if group is None else group.broadcast(bytes([due])) == bytes([True])
 
@@ -99,7 +99,7 @@ class LossWatch:
             )
 
     def judge(self, before: Position, after: Position, losses: Any, rows: Any) -> Position:
-        """The position after steps of which one has a loss that is not finite, if training goes on."""
+        """The position after steps with a loss that is not finite; NonFiniteError with the policy "raise"."""
         bad = [i for i, loss in enumerate(losses.tolist()) if not math.isfinite(loss)]
         if not bad or self.policy == "ignore":
             return after
@@ -113,20 +113,20 @@ class LossWatch:
         return Position(before.epoch, after.step, total, count)
 
     def end_epoch(self, stats: EpochStats, *, last: bool) -> None:
-        """The last update of an epoch may have spoilt the parameters: no loss shows it yet."""
+        """NonFiniteError if the last update of an epoch made parameters non-finite, which no loss shows yet."""
         odd = any(isinstance(v, float) and not math.isfinite(v) for v in stats.logs.values())
-        if self.policy == "raise" and (odd or last) and (names := spoilt(self.trainer.session)):
+        if self.policy == "raise" and (odd or last) and (names := nonfinite_states(self.trainer.session)):
             at = Position(stats.epoch + 1)
             raise NonFiniteError(
                 self._text(f"after epoch {stats.epoch} {_are(names)}", *self._inspect_weights(at, made=False))
             )
 
     def _record(self, at: Position, done: tuple[float, int]) -> None:
-        """The epoch as far as it was finite."""
+        """Record the finite part of the epoch in the history."""
         mean = done[0] / done[1] if done[1] else math.nan
         self.trainer.history.epochs.append(EpochStats(at.epoch, mean, at.step, {"loss": mean}, partial=True))
 
-    # -- why -----------------------------------------------------------------------------------------------------
+    # -- the cause -----------------------------------------------------------------------------------------------
 
     def _report(self, at: Position, loss: float) -> str:
         what = f"the loss of step {at.step} of epoch {at.epoch} (both counted from 0) is {loss}"
@@ -143,50 +143,52 @@ class LossWatch:
         return f" (it is {next(iter(optimizers.values())).lr:.3g})" if len(optimizers) == 1 else ""
 
     def _inspect_weights(self, at: Position, *, made: bool = True) -> tuple[Cause, str]:
-        """Why, and what the weights are now; `made`: the step at the position was made."""
-        names = spoilt(self.trainer.session)
+        """The cause, and a sentence about the weights; `made`: the step at the position has run."""
+        names = nonfinite_states(self.trainer.session)
         saved = any(c.saves for c in self.trainer.callbacks)
         where = "; go on from the last checkpoint, resume=..." if saved else ""
         weights = f"The weights are those after it{where}."
         why = Cause()
         try:
-            if self._kept:
+            if self._copy:
                 why = self._replay_steps(at, made)
             elif made:
                 why = Cause(_of_inputs(self._batch(at)))
-        except Exception as error:  # of the user's data too: what is told is the loss
-            log.info("the step could not be looked at again: %s", error)
-        if self._kept:
-            weights = f"The weights are put back to those before that step{where}."
+        except Exception as error:  # also of the user's data: the error about the loss is still raised
+            log.info("the step could not be repeated: %s", error)
+        if self._copy:
+            weights = f"The weights are restored to those before that step{where}."
             if not why.text:
                 self._put_back()
-                kept = self._kept_at
-                weights = f"The weights are put back to those before step {kept.step} of epoch {kept.epoch}{where}."
+                copied_at = self._copied_at
+                weights = (
+                    f"The weights are restored to those before step {copied_at.step} of epoch {copied_at.epoch}{where}."
+                )
         return why if why.text else Cause(f"by then {_are(names)}" if names else "the parameters are finite"), weights
 
     def _replay_steps(self, at: Position, made: bool) -> Cause:
-        """Why, from making the steps before it again; the session is left as it was before what spoilt it.
+        """The cause, found by repeating the steps from the copy; the session keeps the state before the failure.
 
-        It is empty where that does not come to the same, since somebody changed something in between.
+        Empty if the repetition differs, because the user has changed something in between.
         """
         session = self.trainer.session
         if made and math.isfinite(self._repeat_until(Position(at.epoch, at.step + 1))):
             return Cause()
         self._repeat_until(at)
-        if not spoilt(session):
+        if not nonfinite_states(session):
             return self._of_step(at) if made else Cause()
         before = self._one_before(at)
         if before is None:
             return Cause()
         self._repeat_until(before)
-        return Cause() if spoilt(session) else self._of_update(before)
+        return Cause() if nonfinite_states(session) else self._of_update(before)
 
     def _of_update(self, at: Position) -> Cause:
-        """What spoilt the parameters in a step whose loss is finite."""
+        """The cause of an update that made parameters non-finite although its loss is finite."""
         batch, step = self._batch(at), f"the update before it, step {at.step} of epoch {at.epoch}"
         bad = [n for n, s in self.trainer.session.gradient_stats(batch).items() if not s.is_finite]
         if not bad:
-            return Cause(f"{step}, made parameters infinite from gradients that are finite")
+            return Cause(f"{step}, made parameters infinite although its gradients are finite")
         text = f"{step}, had gradients that are not finite, first (from the loss) that of {bad[-1]!r}"
         origin = self._origin(batch)
         return Cause(text) if origin is None else Cause(f"{text}: {origin}", origin.place)
@@ -198,42 +200,42 @@ class LossWatch:
             return Cause(str(origin), origin.place)
         if why := _of_inputs(batch):
             return Cause(why)
-        # NumPy's step is finite: what overflows does so in the order in which the compiled step adds.
+        # The step is finite in NumPy: only the order of additions of the compiled step overflows.
         for name, stats in self.trainer.session.activation_stats(batch).items():
             if not stats.is_finite:
                 return Cause(f"the first output that is not finite is that of {name!r}; inputs and parameters are")
-        return Cause("the outputs of all layers are finite, and the loss of them is not")
+        return Cause("the outputs of all layers are finite, and the loss is not")
 
     def _origin(self, batch: Mapping[str, Any]) -> Origin | None:
         """The operation that computes the first value that is not finite, from the state as it is now."""
         try:
             return self.trainer.session.first_nonfinite(batch)
-        except Exception as error:  # memory, for one: NumPy takes more than the compiled step
+        except Exception as error:  # e.g. OutOfMemoryError: NumPy needs more than the compiled step
             log.info("the step could not be evaluated in NumPy: %s", error)
             return None
 
     def _one_before(self, at: Position) -> Position | None:
         count = self.trainer.feed.count(self.loader)
-        found = Position(at.epoch, at.step - 1)
+        before = Position(at.epoch, at.step - 1)
         if not at.step:
             if not at.epoch or count is None:
                 return None
-            found = Position(at.epoch - 1, count - 1)
-        kept = self._kept_at
-        return None if (found.epoch, found.step) < (kept.epoch, kept.step) else found
+            before = Position(at.epoch - 1, count - 1)
+        copied_at = self._copied_at
+        return None if (before.epoch, before.step) < (copied_at.epoch, copied_at.step) else before
 
     def _batch(self, at: Position) -> Mapping[str, Any]:
         return self.trainer.feed.batch_at(self.loader, at.epoch, at.step)
 
     def _put_back(self) -> None:
-        self.trainer.session.load_state_dict(self._kept, strict=False)
+        self.trainer.session.load_state_dict(self._copy, strict=False)
 
     def _repeat_until(self, at: Position) -> float:
-        """The session as it was at a position, from the copy on; the loss of the step before."""
-        kept, loss = self._kept_at, 0.0
+        """Repeat training from the copy up to a position; the loss of the last step."""
+        copied_at, loss = self._copied_at, 0.0
         self._put_back()
-        for epoch in range(kept.epoch, at.epoch + 1):
-            done = kept.step if epoch == kept.epoch else 0
+        for epoch in range(copied_at.epoch, at.epoch + 1):
+            done = copied_at.step if epoch == copied_at.epoch else 0
             end = at.step if epoch == at.epoch else None
             if end is not None and done >= end:
                 break
@@ -244,10 +246,10 @@ class LossWatch:
         return loss
 
 
-def spoilt(session: Session) -> list[str]:
-    """The model's own states that are not finite."""
-    own = [name for name, is_own in session.lasting_states.items() if is_own]
-    return [name for name in own if not session.state.slot(name).newest.is_finite()]
+def nonfinite_states(session: Session) -> list[str]:
+    """The model's own states with values that are not finite."""
+    names = [name for name, is_own in session.lasting_states.items() if is_own]
+    return [name for name in names if not session.state.slot(name).newest.is_finite()]
 
 
 def _are(names: list[str]) -> str:
@@ -256,12 +258,12 @@ def _are(names: list[str]) -> str:
 
 
 def _of_inputs(batch: Mapping[str, Any]) -> str:
-    """What is wrong with the data, if anything is."""
+    """A description of a non-finite input; "" if all are finite."""
     for name, array in batch.items():
-        given = np.asarray(array)
-        if letter_of(given.dtype) == "f" and not np.isfinite(given).all():
-            row = int(np.argwhere(~np.isfinite(given))[0][0]) if given.ndim else 0
-            return f"the input {name!r} holds what is not finite, first in row {row} of the batch"
+        values = np.asarray(array)
+        if letter_of(values.dtype) == "f" and not np.isfinite(values).all():
+            row = int(np.argwhere(~np.isfinite(values))[0][0]) if values.ndim else 0
+            return f"the input {name!r} has values that are not finite, first in row {row} of the batch"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What cuts a run short or measures it now and then: the parts of an experiment that change its data or its length."""
+"""Limits of a run: `fast_dev_run`, `limit_batches`, `limit_validation`, `overfit_batches`, `drop_last`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
 
 
-def trial_of(run: Experiment) -> Experiment:
+def dev_run_of(run: Experiment) -> Experiment:
     """The run that `fast_dev_run=n` asks for: one epoch of n batches, n batches validated, and no files."""
     batches = run.fast_dev_run
     if batches is False:
@@ -44,8 +44,8 @@ def trial_of(run: Experiment) -> Experiment:
     )
 
 
-def fed(run: Experiment) -> tuple[DataLoader, Table | None]:
-    """The data of a run, as much of it as its limits leave."""
+def limited_data(run: Experiment) -> tuple[DataLoader, Table | None]:
+    """The training loader and validation table of a run within its limits."""
     data, validation = run.data, run.validation
     if isinstance(run.model, Module):
         data, validation = encode_data(run.model, data, validation, run.encoder, run.loss, run.shuffle, run.data_seed)
@@ -54,9 +54,7 @@ def fed(run: Experiment) -> tuple[DataLoader, Table | None]:
         loader = without_rest(loader)
     if run.overfit_batches is not None:
         if run.limit_batches is not None or run.limit_validation is not None:
-            raise UsageError(
-                "overfit_batches= says how much data there is; leave limit_batches and limit_validation out."
-            )
+            raise UsageError("overfit_batches= limits the data itself; leave limit_batches and limit_validation out.")
         return overfit_batches(loader, run.overfit_batches, validates=held is not None)
     if run.limit_batches is not None:
         loader = limit_batches(loader, run.limit_batches)
@@ -66,7 +64,7 @@ def fed(run: Experiment) -> tuple[DataLoader, Table | None]:
 
 
 def without_rest(loader: DataLoader) -> DataLoader:
-    """The same data without a last batch that is not full."""
+    """A copy of the loader without an incomplete last batch."""
     if isinstance(loader.source, Stream):
         raise UsageError("drop_last: an iterable decides its own batches; leave its last one out there.")
     full = copy(loader)
@@ -75,7 +73,7 @@ def without_rest(loader: DataLoader) -> DataLoader:
 
 
 def limit_batches(loader: DataLoader, limit: object) -> DataLoader:
-    """The same data with shorter epochs."""
+    """A copy of the loader with shorter epochs."""
     streams = isinstance(loader.source, Stream)
     if streams and isinstance(limit, float):
         raise OptionError(
@@ -89,26 +87,26 @@ def limit_batches(loader: DataLoader, limit: object) -> DataLoader:
 def _first_batches(held: Table | None, limit: object, batch_size: int) -> Table:
     if held is None:
         raise UsageError(
-            f"limit_validation={limit!r} cuts validation data, and there is none: give validation=(x, y) or "
+            f"limit_validation={limit!r} limits validation data, and there is none: give validation=(x, y) or "
             "validation=0.1, or leave it out."
         )
     count = _count("limit_validation", limit, -(-len(held) // batch_size))
     return held.select(np.arange(min(len(held), count * batch_size)))
 
 
-def _count(name: str, limit: object, known: int | None) -> int:
+def _count(name: str, limit: object, batches: int | None) -> int:
     """A number of batches from a number or a share of them."""
-    if isinstance(limit, float) and known is not None and 0.0 < limit <= 1.0:
-        return max(1, ceil(limit * known - 1e-9))
+    if isinstance(limit, float) and batches is not None and 0.0 < limit <= 1.0:
+        return max(1, ceil(limit * batches - 1e-9))
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1:
-        return limit if known is None else min(limit, known)
+        return limit if batches is None else min(limit, batches)
     raise OptionError(f"{name}={limit!r}: expected a number of batches, e.g. 10, or a share of them, e.g. 0.1.")
 
 
 def overfit_batches(loader: DataLoader, batches: object, *, validates: bool) -> tuple[DataLoader, Table | None]:
-    """The first batches alone, in one order, as often as there are epochs; they are the validation data, too."""
+    """The first batches in a fixed order as training data of every epoch, and as validation data."""
     if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
-        raise OptionError(f"overfit_batches={batches!r}: expected a whole number of at least 1 batch, or None.")
+        raise OptionError(f"overfit_batches={batches!r}: expected an integer of at least 1 batch, or None.")
     rows = batches * loader.batch_size
     if isinstance(loader.source, Table) and not loader.transforms:
         table = loader.source.select(np.arange(min(rows, len(loader.source))))
@@ -119,7 +117,7 @@ def overfit_batches(loader: DataLoader, batches: object, *, validates: bool) -> 
         parts = [as_table(batch) for batch in islice(ordered, batches)]
         loader.reset()
         if not parts:
-            raise InputError("the data is empty: it gave no batches. Training needs at least one example.")
+            raise InputError("the data is empty: it has no batches. Training needs at least one example.")
         table = concat_tables(parts)
     size = min(loader.batch_size, len(table))
     return DataLoader(table, None, size, shuffle=False, seed=loader.seed), table if validates else None

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP while a run keeps checkpoints: the steps at hand are finished and saved first."""
+"""Ctrl-C, SIGTERM and SIGHUP in a run with checkpoints: the current steps are finished and saved first."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def is_ignored(number: signal.Signals) -> bool:
 
 @contextmanager
 def finish_before_exit(run: Run) -> Iterator[None]:
-    """Turn the first signal into a request to stop, after which the process exits; the second acts at once.
+    """Turn the first signal into a request to stop, after which the process exits; the second one acts at once.
 
-    Nothing changes where no callback saves anything, or outside the main thread, which alone receives signals.
+    Nothing changes without a callback that saves, or outside of the main thread, which alone receives signals.
     """
     saves = run.callbacks is not None and run.callbacks.saves
     if saves and threading.current_thread() is threading.main_thread():
@@ -47,7 +47,9 @@ def _handle_signals(run: Run) -> Iterator[None]:
         run.receive(number, signal.Signals(number).name)
         for each, handler in before.items():
             signal.signal(each, handler)
-        log.warning("%s: the steps at hand are finished and saved; once more ends at once", signal.Signals(number).name)
+        log.warning(
+            "%s: the current steps are finished and saved; a second one ends at once", signal.Signals(number).name
+        )
 
     before = {each: signal.signal(each, ask_to_stop) for each in SIGNALS if not is_ignored(each)}
     try:

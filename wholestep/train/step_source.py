@@ -1,7 +1,7 @@
-"""The updates of an epoch: of data in memory many per native call; of any other data one at a time.
+"""The updates of an epoch: data in memory runs many per native call, any other data one at a time.
 
-An update takes `accumulate` consecutive batches of a loader, and the last one of an epoch those that are left.  This
-file alone counts updates and joins batches, whatever the data is.
+An update takes `accumulate` consecutive batches of a loader, and the last one of an epoch the remaining ones.  Only
+this file counts updates and joins batches, for all kinds of data.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class StepSource:
         self.session, self.config = session, config
         self.step_options = session._programs.step_options
         self.accumulate = self.step_options.batches_per_update
-        self.unchanged: DataCache | None = None  # of a run whose data nobody changes between its epochs
+        self.unchanged: DataCache | None = None  # of a run whose data does not change between epochs
 
     def prepare(self, loader: Loader) -> None:
-        """Before the first epoch: what is compiled or copied for all of them is no time of one."""
+        """Compile and copy before the first epoch, so that this is not part of its time."""
         table = arrays_of(loader)
         if table is not None and isinstance(loader, DataLoader) and self.unchanged is not None:
             self.session.prepare_to_run(self.named_table(table), self.rows_of_update(loader), self.unchanged)
 
     def count(self, loader: Loader) -> int | None:
-        """Updates of an epoch; None where nobody knows."""
+        """Updates of an epoch; None if the loader has no length."""
         return updates_of(loader, self.accumulate)
 
     def check_sizes(self, loader: Loader) -> None:
-        """InputError where batches are too large for the session, or the last update too small, as one row before
-        batch norm."""
+        """InputError if batches are too large for the session, or the last update is too small, as one row for batch
+        norm."""
         if not isinstance(loader, DataLoader) or isinstance(loader.source, Stream):
             return
         inputs, rows = self.session._programs.main.inputs, self.rows_of_update(loader)
@@ -66,11 +66,11 @@ class StepSource:
         inputs.check_rows((loader.rows - 1) % rows + 1)
 
     def seek(self, loader: DataLoader, epoch: int, update: int) -> None:
-        """Let a loader stand before an update."""
+        """Set the position of a loader to an update."""
         loader.seek(epoch, min(update * self.accumulate, len(loader)))
 
     def rows_of_update(self, loader: DataLoader) -> int:
-        """Rows of an update that has all its batches."""
+        """Rows of a complete update."""
         return rows_of_batch(loader) * self.accumulate
 
     def of_epoch(
@@ -88,7 +88,7 @@ class StepSource:
     def _in_memory(
         self, loader: DataLoader, table: Table, epoch: int, start: int, every: int | None, pause: int | None
     ) -> Iterator[StepRange]:
-        """Updates by the native loop; the last one apart where `drop_last` or `limit` has cut it."""
+        """Updates by the native loop; an update that `drop_last` or `limit` shortens is a call of its own."""
         rows, count = self.rows_of_update(loader), updates_of(loader, self.accumulate)
         assert count is not None
         cut = loader.rows < min(count * rows, len(table))
@@ -125,25 +125,25 @@ class StepSource:
 
     def batch_at(self, loader: Loader, epoch: int, step: int) -> Mapping[str, Any]:
         """The inputs of one step, those of all workers."""
-        own = getattr(loader, "own", None)
-        if own is not None and isinstance(loader, DataLoader):
+        rank_rows = getattr(loader, "own", None)
+        if rank_rows is not None and isinstance(loader, DataLoader):
             loader.own = None
         try:
             return next(self._updates(loader, epoch, step))
         finally:
             if isinstance(loader, DataLoader):
-                loader.own = own
+                loader.own = rank_rows
 
     def _updates(self, loader: Loader, epoch: int, start: int) -> Iterator[Mapping[str, Any]]:
         """The inputs of each update of an epoch from `start` on."""
         batches = _batches(loader, epoch, start * self.accumulate)
         while group := list(islice(batches, self.accumulate)):
             with self.session.span("set_input"):
-                named = self._joined([self.named_batch(batch) for batch in group])
+                named = self._join_batches([self.named_batch(batch) for batch in group])
             yield named
 
-    def _joined(self, batches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """The rows of several batches, one after the other."""
+    def _join_batches(self, batches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """One batch with the rows of several."""
         if len(batches) == 1:
             return batches[0]
         if self.step_options.per_micro_batch:
@@ -158,10 +158,10 @@ class StepSource:
             ) from None
 
     def _need_micro_batches(self, batches: Sequence[Mapping[str, Any]]) -> None:
-        """A loss per micro-batch is one per batch only where the session cuts the joined rows into the same batches."""
+        """InputError unless the session splits the joined rows into the same batches, as per_micro_batch needs."""
         rows = [_rows(batch) for batch in batches]
-        known = self.session._programs.need("accumulate").definition.rows_in(batches[0])
-        capacity = rows[0] if known is None else known[1] // self.step_options.accumulate
+        sizes = self.session._programs.need("accumulate").definition.rows_in(batches[0])
+        capacity = rows[0] if sizes is None else sizes[1] // self.step_options.accumulate
         if any(n != capacity for n in rows[:-1]) or rows[-1] > capacity:
             raise InputError(
                 f"per_micro_batch=True computes the loss of each batch by itself, and this session cuts an update into "
@@ -186,12 +186,12 @@ class StepSource:
 
 
 def arrays_of(loader: Loader) -> Table | None:
-    """The whole data, where it lies in memory as it is."""
+    """The data set if it is in memory and needs no transform."""
     return loader.arrays() if isinstance(loader, DataLoader) else None
 
 
 def _batches(loader: Loader, epoch: int, start: int) -> Iterator[Any]:
-    """The batches of an epoch from `start` on, made ahead where the loader is told to."""
+    """The batches of an epoch from `start` on, prefetched with `prefetch=`."""
     loader.shuffle(epoch)
     loader.reset()
     if isinstance(loader, DataLoader):
@@ -204,7 +204,7 @@ def _batches(loader: Loader, epoch: int, start: int) -> Iterator[Any]:
 
 
 def updates_of(loader: Loader, accumulate: int) -> int | None:
-    """Updates of an epoch; None where nobody knows."""
+    """Updates of an epoch; None if the loader has no length."""
     try:
         return -(-len(loader) // accumulate)  # type: ignore[arg-type]
     except (TypeError, UsageError):
@@ -212,7 +212,7 @@ def updates_of(loader: Loader, accumulate: int) -> int | None:
 
 
 def need_batches(loader: Loader) -> None:
-    """InputError where an epoch has no batch at all: nothing would be trained or measured."""
+    """InputError for an epoch without a batch."""
     if updates_of(loader, 1) != 0:
         return
     if isinstance(loader, DataLoader) and loader.drop_last:
@@ -224,7 +224,7 @@ def need_batches(loader: Loader) -> None:
 
 
 def rows_of_batch(loader: DataLoader) -> int:
-    """Rows of a full batch; of arrays that have fewer rows than `batch_size`, all of them."""
+    """Rows of a full batch, at most all rows of the data."""
     table = loader.arrays()
     return loader.batch_size if table is None else min(loader.batch_size, len(table))
 

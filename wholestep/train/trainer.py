@@ -42,7 +42,7 @@ from wholestep.train.worker_sync import agree, end_together
 
 log = logging.getLogger("wholestep")
 
-SKIPPED = "skipped_steps"  # of an epoch, in its logs
+SKIPPED = "skipped_steps"  # in the logs of an epoch
 
 
 class Trainer:
@@ -67,7 +67,7 @@ class Trainer:
         self.validation = validation
         self.feed = StepSource(session, self.config)
         self.history = TrainHistory()
-        self.started_with: Mapping[str, Any] = {}  # JSON values that checkpoints keep for people and the command line
+        self.started_with: Mapping[str, Any] = {}  # JSON values in checkpoints, for readers and the command line
         self._run: Run | None = None
         self._resumed: Position | None = None
         self._watch = LossWatch(self, None, policy_of(self.config.nonfinite, session))
@@ -75,21 +75,21 @@ class Trainer:
         if optimizer is not None:
             session.set_optimizer(optimizer)
 
-    if not TYPE_CHECKING:  # which would take every name for one of ours
+    if not TYPE_CHECKING:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
             return interop.foreign_attribute("a trainer", self, name, "'Trainer' object")
 
     def resume(self, checkpoint: Checkpoint, loader: Loader | None = None, *, exact: bool = False) -> None:
-        """Let the next `train` go on where a checkpoint was taken; `exact` refuses where bits could differ."""
+        """Let the next `train` continue from a checkpoint; `exact` refuses if bits could differ."""
         checkpoint.restore(self.session, self.callbacks, loader, exact=exact)
         self.history = checkpoint.history
         self._resumed = checkpoint.position
 
     def train(self, loader: Loader, epochs: int, first: int = 0, start: int = 0) -> TrainHistory:
-        """Pass over the data `epochs` times (from epoch `first`, of which `start` steps are done); the history.
+        """Train for `epochs` epochs (from epoch `first`, of which `start` steps are done); the history.
 
-        Ctrl-C, SIGTERM and SIGHUP, where a callback keeps checkpoints, finish the steps at hand, save, and exit.
+        Ctrl-C, SIGTERM and SIGHUP in a run with checkpoints finish the current steps, save, and exit.
         """
         check_epochs(epochs)
         need_batches(loader)
@@ -103,12 +103,12 @@ class Trainer:
         check_horizons(self.session, epochs, steps, begin.epoch)
         self._need_pauses(steps)
         self.feed.check_sizes(loader)
-        if self.validation is not None and begin.epoch < epochs:  # its time is no epoch's; what is wrong is told now
+        if self.validation is not None and begin.epoch < epochs:  # before the first epoch
             self.session.prepare_to_evaluate(self.feed.named_table(self.validation))
         run = self._run = self._new_run(loader, epochs, begin)
         self._resumed = None
         self._watch = LossWatch(self, loader, self._watch.policy)
-        # Between epochs callbacks act.  Ours leave data alone; what somebody else's does to it, the next epoch sees.
+        # User-defined callbacks may change the data between epochs; ours do not, so that it is validated once.
         self.feed.unchanged = DataCache() if self.callbacks.are_ours else None
         with finish_before_exit(run):
             try:
@@ -126,8 +126,8 @@ class Trainer:
                     self._end_epoch(run, stats)
             except BaseException as error:
                 run.stop(f"{type(error).__name__}: {error}")
-                run.stopped_by = run.asked  # whatever the others do
-                # A worker that fails cannot ask the others whether their states are of the same step.
+                run.stopped_by = run.asked  # independent of the other workers
+                # A failing worker cannot check that the others' states are of the same step.
                 worth_keeping = isinstance(error, Exception) and not isinstance(error, NonFiniteError) and not run.group
                 self.callbacks.fail(run, error, save=worth_keeping and run.position != run.began)
                 raise
@@ -136,7 +136,7 @@ class Trainer:
                 self._run = self.feed.unchanged = None
             try:
                 self.callbacks.on_train_end()
-            finally:  # the other workers wait for this one, whatever its callbacks do
+            finally:  # the other workers wait for this one, even if its callbacks fail
                 self.session.have_whole_weights()
                 end_together(run)
         return self.history
@@ -145,7 +145,7 @@ class Trainer:
         pause = self.config.validate_every_steps
         if pause is not None and self.validation is None:
             raise UsageError(
-                f"validate_every_steps={pause} measures validation data, and there is none: give validation=(x, y) or "
+                f"validate_every_steps={pause} evaluates validation data, and there is none: give validation=(x, y) or "
                 "validation=0.1."
             )
         if pause is not None and steps is not None and pause > steps:
@@ -175,7 +175,7 @@ class Trainer:
         if added := self.callbacks.epoch_numbers(stats.epoch):
             stats = replace(stats, logs={**stats.logs, **added})
         if self.history.epochs and self.history.epochs[-1].partial:
-            self.history.epochs.pop()  # this one is the whole of it
+            self.history.epochs.pop()  # the complete epoch replaces it
         self.history.epochs.append(stats)
         observe(self.session, stats.logs, run.names)
         run.position, run.logs = Position(stats.epoch + 1), stats.logs
@@ -186,7 +186,7 @@ class Trainer:
         self.callbacks.on_safe_point()
 
     def train_epoch(self, loader: Loader, epoch: int, start: int = 0) -> EpochStats:
-        """One pass over the data; `partial` where a callback stopped it before its end."""
+        """One epoch; `partial` if a callback stopped it."""
         if self._run is None:
             loader = _with_own_position(loader)
         run = self._run or self._new_run(loader, epoch + 1, Position(epoch, start))
@@ -204,7 +204,7 @@ class Trainer:
                 if not isfinite(at.loss_sum):
                     at = self._watch.judge(before, at, part.losses, part.rows)
                 run.position = at
-                self._tell(run, epoch, before.step, part.losses)
+                self._report_steps(run, epoch, before.step, part.losses)
                 agree(run)
                 self.callbacks.on_safe_point()
                 if self._validates_at(run, at):
@@ -225,7 +225,7 @@ class Trainer:
         return self._stats(at, skipped, held=held)
 
     def _stops(self, run: Run) -> bool:
-        """Does training end here?  Before `min_epochs` are done a signal alone ends it."""
+        """Does training end here?  Before `min_epochs` are done only a signal ends it."""
         return bool(run.stopped_by) and (run.interrupted or run.position.epoch >= self.config.min_epochs)
 
     # -- validation inside an epoch --------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class Trainer:
         run.logs = {}
 
     def steps(self, loader: Loader, epoch: int, start: int, every: int | None) -> Iterator[tuple[Any, Any]]:
-        """The losses and numbers of rows of the steps of an epoch, `every` of them at a time at most."""
+        """Losses and rows of the steps of an epoch, in slices of at most `every` steps."""
         for part in self.feed.of_epoch(_with_own_position(loader), epoch, start, every):
             yield part.losses, part.rows
 
@@ -257,22 +257,22 @@ class Trainer:
 
     def _stats(self, at: Position, skipped: int, *, partial: bool = False, held: Table | None = None) -> EpochStats:
         average = at.loss_sum / at.rows if at.rows else nan
-        found = self._measure(held)
+        logs = self._measure(held)
         if self._skips:
-            found[SKIPPED] = float(self.session.skipped_steps - skipped)
-            if found[SKIPPED] and self.session.loss_scale is None:  # a scale that is too large is nothing to warn of
-                log.warning("epoch %d: %d steps were left out; nothing in them was finite", at.epoch, found[SKIPPED])
-        found |= self._scale()
+            logs[SKIPPED] = float(self.session.skipped_steps - skipped)
+            if logs[SKIPPED] and self.session.loss_scale is None:  # a loss scale skips steps regularly
+                log.warning("epoch %d: %d steps were skipped: their gradients were not finite", at.epoch, logs[SKIPPED])
+        logs |= self._scale()
         rate = rate_used(self.session, at.epoch)
-        return EpochStats(at.epoch, average, at.step, {"loss": average, **found, **rate}, partial)
+        return EpochStats(at.epoch, average, at.step, {"loss": average, **logs, **rate}, partial)
 
-    # -- telling ---------------------------------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------------------------
 
     def _every(self) -> int | None:
-        asked = [n for n in (self.callbacks.every, self.config.log_interval or None) if n]
-        return self.callbacks.every if not self.config.log_interval else min(asked)
+        limits = [n for n in (self.callbacks.every, self.config.log_interval or None) if n]
+        return self.callbacks.every if not self.config.log_interval else min(limits)
 
-    def _tell(self, run: Run, epoch: int, first: int, losses: Any) -> None:
+    def _report_steps(self, run: Run, epoch: int, first: int, losses: Any) -> None:
         """Report the steps of a slice, in order."""
         interval = self.config.log_interval
         for i in range(-first % interval, len(losses), interval) if interval else ():
@@ -291,48 +291,48 @@ class Trainer:
 
     def _measure(self, held: Table | None) -> dict[str, Value]:
         """The metrics of the epoch, and of the validation data; those that are arrays as lists."""
-        found = dict(self.session.metrics())
+        metrics = dict(self.session.metrics())
         if held is not None:
             measured = self.session.evaluate_together(self.feed.named_table(held))
-            found.update({f"val_{name}": value for name, value in measured.items()})
-        return {name: np.asarray(value).tolist() if np.ndim(value) else float(value) for name, value in found.items()}
+            metrics.update({f"val_{name}": value for name, value in measured.items()})
+        return {name: np.asarray(value).tolist() if np.ndim(value) else float(value) for name, value in metrics.items()}
 
     def _so_far(self) -> dict[str, Value]:
         """The metrics of the epoch so far, and the rates."""
         return {**self._measure(None), **rate_used(self.session, self.session.state.epoch)}
 
     def _names(self) -> tuple[str, ...]:
-        own = ("loss", *self.session.metrics())
-        held = () if self.validation is None else tuple(f"val_{name}" for name in own if name != GRAD_NORM)
+        names = ("loss", *self.session.metrics())
+        held = () if self.validation is None else tuple(f"val_{name}" for name in names if name != GRAD_NORM)
         skipped = (SKIPPED,) if self._skips else ()
-        return (*own, *held, *skipped, *self._scale(), *rate_used(self.session, 0))
+        return (*names, *held, *skipped, *self._scale(), *rate_used(self.session, 0))
 
     def _scale(self) -> dict[str, Value]:
-        """What the loss is scaled by, where it is."""
+        """The loss scale, if there is one."""
         scale = self.session.loss_scale
         return {} if scale is None else {LOSS_SCALE: scale}
 
     @property
     def _skips(self) -> bool:
-        """May a step leave everything as it was?"""
+        """May a step be skipped?"""
         return self._watch.policy == "skip" or self.session.loss_scale is not None
 
 
 def check_epochs(epochs: object) -> None:
-    """OptionError unless it is a number of epochs."""
+    """OptionError unless it is an integer of at least 0."""
     if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 0:
-        raise OptionError(f"epochs={epochs!r}: expected a whole number, 0 or more.")
+        raise OptionError(f"epochs={epochs!r}: expected an integer, 0 or more.")
 
 
 def _with_own_position(loader: Loader) -> Loader:
-    """A loader that may be moved: that of the user stays where it is."""
+    """A copy of the loader, so that the user's keeps its position."""
     return copy(loader) if isinstance(loader, DataLoader) else loader
 
 
 def _advance(at: Position, losses: Any, rows: Any) -> Position:
-    """The position after some steps.  Losses are added one by one: how steps were cut into slices changes no bit."""
+    """The position after some steps.  Losses are added one by one, so that slices change no bit."""
     total, count = at.loss_sum, at.rows
-    for loss, size in zip(losses.tolist(), rows.tolist(), strict=True):  # a few of them: quicker than NumPy's calls
+    for loss, size in zip(losses.tolist(), rows.tolist(), strict=True):  # for a few values faster than NumPy
         total += loss * size
         count += size
     return Position(at.epoch, at.step + len(losses), total, count)

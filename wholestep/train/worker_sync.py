@@ -1,7 +1,7 @@
-"""What workers agree on.
+"""Synchronisation of workers.
 
-Each of them runs the same loop.  What one decides by itself (by the clock, by a signal, in a callback of the user's) is
-told to all at safe points, where they have made the same steps.
+All workers run the same loop.  Local decisions (by the clock, by a signal, in a user-defined callback) are exchanged at
+safe points, where all have made the same steps.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ if TYPE_CHECKING:
 
 
 def agree(run: Run) -> None:
-    """Stop where any worker wants to; save where the first one does; publish what all of them have written."""
+    """Collective: stop if any worker wants to; save if rank 0 does; publish checkpoints that all have written."""
     group = run.group
     if group is None:
         return
     savers = [c for c in run.callbacks or () if isinstance(c, ModelCheckpoint)]
-    own = [2 * c.is_written + c.due for c in savers]
-    told = group.gather(bytes([run.received, bool(run.asked), *own]))
-    if any(one[1] for one in told):
+    flags = [2 * c.is_written + c.due for c in savers]
+    replies = group.gather(bytes([run.received, bool(run.asked), *flags]))
+    if any(one[1] for one in replies):
         reasons = [reason.decode() for reason in group.gather(run.asked.encode())]
         run.stopped_by = next(reason for reason in reasons if reason)
-    rank, number = next(((rank, one[0]) for rank, one in enumerate(told) if one[0]), (0, 0))
+    rank, number = next(((rank, one[0]) for rank, one in enumerate(replies) if one[0]), (0, 0))
     if number:
         run.interrupted, run.signal = True, number
         run.stopped_by = f"worker {rank} received {Signals(number).name}"
     for i, saver in enumerate(savers, 2):
-        saver.decide(bool(told[0][i] & 1))
-        if all(one[i] & 2 for one in told):
+        saver.decide(bool(replies[0][i] & 1))
+        if all(one[i] & 2 for one in replies):
             saver.settle()
 
 
 class Quiet(Callback):
-    """In the place of one that writes or shows something, in all workers but the first; slices are as long."""
+    """Replaces a callback that writes or prints on all ranks but 0; it keeps the length of slices."""
 
     def __init__(self, of: Callback) -> None:
         self.every = of.every
 
 
 def quieten(callbacks: CallbackList) -> None:
-    """Leave writing to the first worker.  One that saves stays: it says when, and all of them take part."""
-    found = callbacks.callbacks
-    found[:] = [Quiet(c) if (c.writes and not c.saves) or isinstance(c, Progress) else c for c in found]
+    """Replace callbacks that write or print, except those that save, in which all ranks take part."""
+    members = callbacks.callbacks
+    members[:] = [Quiet(c) if (c.writes and not c.saves) or isinstance(c, Progress) else c for c in members]
 
 
 def as_launched(run: Experiment) -> Experiment:
-    """A run in a process that a launcher has started trains with the others, and goes on where they were stopped."""
+    """In a launched process: the run with its workers, resumed after a restart of the job."""
     launch = read_launch()
     if launch is None:
         return run
@@ -79,7 +79,7 @@ def as_launched(run: Experiment) -> Experiment:
         run = replace(run, checkpoint=run.workers.checkpoint)
     if run.checkpoint is None and launch.restarts:
         raise UsageError(
-            f"restarts={launch.restarts} go on from checkpoints, and this run keeps none: give ws.fit(..., "
+            f"restarts={launch.restarts} resume from checkpoints, and this run writes none: give ws.fit(..., "
             "checkpoint='runs/name')."
         )
     if run.checkpoint is not None and launch.attempt:
@@ -88,14 +88,14 @@ def as_launched(run: Experiment) -> Experiment:
 
 
 def _of_this_job(folder: str | PathLike[str], launch: Launch) -> Path | None:
-    """The newest checkpoint since a job was started for the first time; those from before are another run's."""
-    there = [found.path for found in checkpoints_in(folder)] if Path(folder).is_dir() else []
+    """The newest checkpoint since the first start of the job; earlier ones belong to another run."""
+    there = [stored.path for stored in checkpoints_in(folder)] if Path(folder).is_dir() else []
     return next((path for path in reversed(there) if path.stat().st_mtime >= launch.since - 1.0), None)
 
 
 @contextmanager
 def locked_folders(trainer: Trainer) -> Iterator[None]:
-    """Lock the folders of a run's checkpoints before they are read to resume; the first of several workers does."""
+    """Lock the folders of a run's checkpoints on rank 0, before one is read to resume."""
     group = trainer.session.group
     is_writer = group is None or group.rank == 0
     savers = [c for c in trainer.callbacks if isinstance(c, ModelCheckpoint) and is_writer and c.folder.is_dir()]
@@ -109,21 +109,21 @@ def locked_folders(trainer: Trainer) -> Iterator[None]:
 
 
 def begin_together(trainer: Trainer, loader: DataLoader) -> None:
-    """Before the first step: the workers train the same, and the first one alone writes and shows anything."""
+    """Before the first step: check that all workers train the same, and leave output to rank 0."""
     group = trainer.session.group
     if group is None:
         return
-    from wholestep.data.rank_rows import OwnRows
+    from wholestep.data.order import RankRows
     from wholestep.distributed.digest import need_same
 
     need_same(group, trainer.session, loader, trainer.started_with, trainer.validation)
     place = group.grid.place(DATA, group.rank)
-    loader.own = OwnRows(place, group.grid.data, loader.batch_size)
+    loader.own = RankRows(place, group.grid.data, loader.batch_size)
     if group.rank != 0:
         quieten(trainer.callbacks)
 
 
 def end_together(run: Run) -> None:
-    """After the last step: what the first worker writes is there once any of them goes on."""
+    """After the last step: a barrier, after which the files of rank 0 exist."""
     if run.group is not None:
         run.group.gather(b"")

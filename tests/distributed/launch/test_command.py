@@ -86,5 +86,5 @@ def test_workers_of_a_command_stand_in_a_grid(tmp_path: Path) -> None:
 def test_restarts_need_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WHOLESTEP_RANK": "0", "WHOLESTEP_RANKS": "2", "WHOLESTEP_RESTARTS": "3"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=r"restarts=3 go on from checkpoints, and this run keeps none: give ws.fit"):
+    with pytest.raises(UsageError, match=r"restarts=3 resume from checkpoints, and this run writes none: give ws.fit"):
         build().fit(progress=False)

@@ -234,7 +234,7 @@ def test_evaluate_measures_what_the_model_was_fitted_with() -> None:
     with pytest.raises(UsageError, match="loss= is missing"):
         copy.deepcopy(model).evaluate(X, Y)
     fit(model, loss=lambda scores, labels: {"a": ws.losses.cross_entropy(scores, labels)}, loss_weights={"a": 0.5})
-    with pytest.raises(UsageError, match="or with loss_weights="):
+    with pytest.raises(UsageError, match="or was fitted with loss_weights="):
         model.evaluate(X, Y)
 
 

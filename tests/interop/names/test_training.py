@@ -62,5 +62,5 @@ def test_a_session_takes_a_name_too() -> None:
     assert ws.Adam(lr=0.1, fused=True, foreach=None) == ws.Adam(lr=0.1)
     with pytest.raises(UsageError, match=r"Adam has no argument 'clipnorm': gradients are clipped by ws\.fit"):
         ws.Adam(clipnorm=1.0)
-    with pytest.raises(UsageError, match=r"optimizer= is the class ws\.SGD; make one of it"):
+    with pytest.raises(UsageError, match=r"optimizer= is the class ws\.SGD; give an instance"):
         ws.fit(model(), (X, Y), optimizer=ws.SGD, **GIVEN)

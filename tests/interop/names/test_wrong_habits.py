@@ -159,7 +159,7 @@ TRAINING: dict[str, Case] = {
         UsageError,
         r"another library's.*ws\.Adam\(lr",
     ),
-    "a class of an optimizer": (lambda: fit(optimizer=ws.Adam), UsageError, r"is the class ws\.Adam; make one"),
+    "a class of an optimizer": (lambda: fit(optimizer=ws.Adam), UsageError, r"is the class ws\.Adam; give an instance"),
     "optimizer.step()": (lambda: ws.Adam().step(), UsageError, r"session\.step\(\.\.\.\) and ws\.fit make whole steps"),
     "clipping in the optimizer": (
         lambda: ws.SGD(clipnorm=1.0),

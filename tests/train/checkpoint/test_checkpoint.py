@@ -216,7 +216,7 @@ def test_numbers_of_the_checkpoint_hold_and_that_is_said(tmp_path: Path, caplog:
     other = small_session(optimizer=ws.Adam(lr=0.5))
     ws.load_checkpoint(folder).restore(other, exact=True)
     assert other.optimizer.lr == 1e-3
-    assert "optimizer.lr is 0.001, as in the checkpoint, rather than 0.5, as this run asks" in caplog.text
+    assert "optimizer.lr is 0.001, from the checkpoint; the argument 0.5 of this run is ignored" in caplog.text
 
 
 def test_other_data(tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ def test_two_keepers_in_one_folder_leave_each_other_alone(tmp_path: Path, monkey
 
 
 def test_a_misspelt_monitor_is_told_before_training() -> None:
-    with pytest.raises(ws.errors.UnknownNameError, match=r"ModelCheckpoint watches 'val_los'.*Did you mean 'val_loss'"):
+    with pytest.raises(
+        ws.errors.UnknownNameError, match=r"ModelCheckpoint monitors 'val_los'.*Did you mean 'val_loss'"
+    ):
         fit(model(), validation=data(), callbacks=[ws.ModelCheckpoint("runs/x", monitor="val_los")])
     with pytest.raises(ws.errors.UnknownNameError, match="There is no validation data"):
         fit(model(), callbacks=[ws.ModelCheckpoint("runs/x")])
@@ -179,7 +181,7 @@ def test_a_folder_that_cannot_be_used_is_told_before_the_first_step(
     [
         ({"mode": "smallest"}, "mode is 'min' or 'max'; received 'smallest'"),
         ({"best": 0}, "best=0 and last=0 keep nothing"),
-        ({"every": 0}, "every is a whole number of at least 1; received 0"),
+        ({"every": 0}, "every is an integer of at least 1; received 0"),
     ],
 )
 def test_bad_options(options: dict[str, Any], text: str) -> None:
@@ -202,7 +204,7 @@ def test_a_run_from_an_older_checkpoint_takes_the_place_of_later_ones(
     fit(resumed, callbacks=[ws.ModelCheckpoint(tmp_path, "loss", last=9)], epochs=2, resume=older)
     assert epochs_kept(tmp_path) == [1, 2]
     assert epochs_kept(tmp_path / "superseded") == [2, 3]
-    assert f"step-{2 * STEPS:08d}, step-{3 * STEPS:08d} are of later steps than this run began with" in caplog.text
+    assert f"step-{2 * STEPS:08d}, step-{3 * STEPS:08d} are of later steps than this run starts with" in caplog.text
     newest = ws.load_checkpoint(tmp_path)
     assert newest.position.epoch == 2
     assert all((newest.arrays[n] == a).all() for n, a in resumed.state_dict().items())

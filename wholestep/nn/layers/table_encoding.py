@@ -11,7 +11,7 @@ from wholestep.compiler.ir.masked_arrays import is_data_set
 from wholestep.errors import UsageError
 
 if TYPE_CHECKING:
-    from wholestep.data.encoding import Encoding
+    from wholestep.data.tables.encoding import Encoding
     from wholestep.nn.module.module import Module
 
 ATTRIBUTE = "_encoding"
@@ -56,8 +56,8 @@ def encode_inputs(
             return inputs, named
         if not _is_frame(inputs[0]):
             return _data_set_inputs(inputs)
-        from wholestep.data.frame import as_frame
-        from wholestep.data.frame_data import matrix
+        from wholestep.data.tables.frame import as_frame
+        from wholestep.data.tables.frame_data import matrix
 
         return (matrix(as_frame(inputs[0], may_be_empty=True)),), named
     if not (_is_frame(inputs[0]) or isinstance(inputs[0], Mapping)):
@@ -65,7 +65,7 @@ def encode_inputs(
             f"this model was trained on a table with the columns {', '.join(map(repr, encoding.names))}; received "
             f"{type(inputs[0]).__name__}. Give a frame, or ws.data.as_frame({{'{encoding.names[0]}': values, ...}})."
         )
-    from wholestep.data.frame import as_frame
+    from wholestep.data.tables.frame import as_frame
 
     arrays = encoding.encode(as_frame(inputs[0], may_be_empty=True))
     return ((arrays["x"],), {}) if list(arrays) == ["x"] else ((), arrays)
@@ -86,6 +86,6 @@ def _data_set_inputs(inputs: tuple[Any]) -> tuple[tuple[Any, ...], Mapping[str, 
 
 
 def _is_frame(value: object) -> bool:
-    from wholestep.data.frame import is_frame
+    from wholestep.data.tables.frame import is_frame
 
     return is_frame(value)

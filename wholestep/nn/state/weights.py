@@ -19,7 +19,7 @@ from wholestep.nn.state.state_dict_diff import SHOWN, LoadReport, OtherShape, Re
 from wholestep.nn.state.weight_files import is_torch_file, read_weights
 
 if TYPE_CHECKING:
-    from wholestep.data.encoding import Encoding
+    from wholestep.data.tables.encoding import Encoding
     from wholestep.nn.module.module import Module
 
 Array = np.ndarray[Any, Any]
@@ -174,6 +174,6 @@ def _read_encoding(path: Path) -> Encoding | None:
     text = read_header(path).get(HEADER)
     if text is None:
         return None
-    from wholestep.data.encoding import Encoding
+    from wholestep.data.tables.encoding import Encoding
 
     return Encoding.from_json(text, path)

@@ -69,9 +69,9 @@ class Adafactor(Optimizer):
         return rows * columns / fn.maximum(rows.mean(axis=-2, keepdims=True), eps1)
 
     def _average(self, graph: Graph, w: Tensor, what: str, value: Tensor, fresh: Tensor) -> Tensor:
-        known = self.state(graph, w, what, shape=value.shape)
-        new = known + fresh * (value - known)
-        graph.update(known, new)
+        average = self.state(graph, w, what, shape=value.shape)
+        new = average + fresh * (value - average)
+        graph.update(average, new)
         return new
 
 

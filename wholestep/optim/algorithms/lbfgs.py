@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce, wraps
-from operator import add
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -19,13 +18,14 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim.core.base import Optimizer
+from wholestep.optim.core.gradient_transforms import sum_in_float64
 from wholestep.optim.core.options import Number, number, whole, with_aliases
 from wholestep.optim.wrappers.sam import substitute_tensors
 
 Vector = Sequence[Tensor]  # one tensor for each parameter
-LEAST_CURVATURE = 1e-10  # of y·s, below which a pair says nothing
-ENOUGH = 1e-4  # of the descent that the slope promises: Armijo's condition
-LOSSES: WeakKeyDictionary[Graph, Node] = WeakKeyDictionary()  # what a graph's line search looks at
+LEAST_CURVATURE = 1e-10  # the least y·s of a stored pair
+ENOUGH = 1e-4  # the required fraction of the predicted descent: Armijo's condition
+LOSSES: WeakKeyDictionary[Graph, Node] = WeakKeyDictionary()  # the loss of a graph, for its line search
 TORCHS = {
     "max_iter": "a step is one iteration, and an epoch of one batch is one step: epochs=20, batch_size=len(x)",
     "max_eval": "a step evaluates the loss once, and once for each length that line_search= tries",
@@ -34,7 +34,7 @@ TORCHS = {
 
 
 def _refuse_torch_options(cls: type[LBFGS]) -> type[LBFGS]:
-    """What torch's has and a step that is compiled once has not."""
+    """UsageError for options of torch's LBFGS that a step compiled once cannot have."""
     original: Callable[..., None] = cls.__init__
 
     @wraps(original)
@@ -106,7 +106,7 @@ class LBFGS(Optimizer):
         last = [(self.state(graph, w, "step"), self.state(graph, w, "gradient")) for w in params]
         direction = self._direction(graph, params, grads, last, first)
         slope = _dot(grads, direction)
-        length = s["lr"] * fn.where(first, fn.minimum(_total([g.abs().sum() for g in grads]).recip(), 1.0), 1.0)
+        length = s["lr"] * fn.where(first, fn.minimum(sum_in_float64([g.abs().sum() for g in grads]).recip(), 1.0), 1.0)
         if self.line_search:
             length = self._line_search(graph, params, direction, (length, slope))
         largest = reduce(fn.maximum, [g.abs().max().astype("float64") for g in grads])
@@ -133,9 +133,11 @@ class LBFGS(Optimizer):
         """
         steps, changes, h = self._history(graph, params, grads, last, first)
         flat = [g.reshape((-1,)) for g in grads]
-        crossed = _total([s @ y.permute(1, 0) for s, y in zip(steps, changes, strict=True)])  # (pairs, pairs)
-        squares = _total([y @ y.permute(1, 0) for y in changes])
-        along_s, along_y = (_total([a @ g for a, g in zip(rows, flat, strict=True)]) for rows in (steps, changes))
+        crossed = sum_in_float64([s @ y.permute(1, 0) for s, y in zip(steps, changes, strict=True)])  # (pairs, pairs)
+        squares = sum_in_float64([y @ y.permute(1, 0) for y in changes])
+        along_s, along_y = (
+            sum_in_float64([a @ g for a, g in zip(rows, flat, strict=True)]) for rows in (steps, changes)
+        )
         diagonal = (crossed * self._identity()).sum(1)
         whole = fn.where(diagonal > 0.0, diagonal, 1.0)
         p = self._solve_triangular(crossed, along_s, whole, reverse=True)
@@ -152,10 +154,10 @@ class LBFGS(Optimizer):
         return (fn.iota(pairs, 0) == fn.iota(pairs, 1)).astype("float64")
 
     def _solve_triangular(self, rows: Tensor, right: Tensor, diagonal: Tensor, *, reverse: bool) -> Tensor:
-        """x of R·x = right, R a triangle of `rows`, element by element: those that come later are still 0."""
+        """Solve R·x = right for a triangle R of `rows`, element by element; later elements of x are still 0."""
 
-        def next_element(x: Tensor, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-            row, b, d, place = given
+        def next_element(x: Tensor, row_data: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            row, b, d, place = row_data
             value = (b - (row * x).sum()) / d
             return x + place * value, value
 
@@ -171,31 +173,33 @@ class LBFGS(Optimizer):
         newest_s = [step for step, _ in last]
         newest_y = [g - before for g, (_, before) in zip(grads, last, strict=True)]
         along = _dot(newest_y, newest_s)
-        kept = (along > LEAST_CURVATURE) & ~first
-        known = self._shared(graph, "scale")
-        square = fn.where(kept, _dot(newest_y, newest_y), 1.0)
-        scale = fn.where(first, 1.0, fn.where(kept, along / square, known))
-        graph.update(known, scale)
+        is_useful = (along > LEAST_CURVATURE) & ~first
+        old_scale = self._scalar_state(graph, "scale")
+        square = fn.where(is_useful, _dot(newest_y, newest_y), 1.0)
+        scale = fn.where(first, 1.0, fn.where(is_useful, along / square, old_scale))
+        graph.update(old_scale, scale)
         steps, changes = (
-            [self._shift_history(graph, w, what, new, (kept, first)) for w, new in zip(params, newest, strict=True)]
+            [
+                self._shift_history(graph, w, what, new, (is_useful, first))
+                for w, new in zip(params, newest, strict=True)
+            ]
             for what, newest in (("s", newest_s), ("y", newest_y))
         )
         return steps, changes, scale
 
     def _shift_history(self, graph: Graph, w: Tensor, what: str, newest: Tensor, now: tuple[Tensor, Tensor]) -> Tensor:
-        """A history in which the newest has taken the last place, where it is kept; empty in the first step."""
-        kept, first = now
+        """The history with the newest pair appended if it is useful; zeros in the first step."""
+        is_useful, first = now
         size = product(w.shape)
-        known = self.state(graph, w, what, shape=(self.history_size, size))
+        history = self.state(graph, w, what, shape=(self.history_size, size))
         later = (
-            fn.concat([known[1:], newest.reshape((1, size))], 0) if self.history_size > 1 else newest.reshape((1, size))
+            fn.concat([history[1:], newest.reshape((1, size))], 0)
+            if self.history_size > 1
+            else newest.reshape((1, size))
         )
-        value = fn.where(first, 0.0, fn.where(kept, later, known))
-        graph.update(known, value)
+        value = fn.where(first, 0.0, fn.where(is_useful, later, history))
+        graph.update(history, value)
         return value
-
-    def _shared(self, graph: Graph, what: str) -> Tensor:
-        return graph.state(f"{self.prefix}.{self.slot}.{what}", (), 0.0, dtype="float64")
 
     # -- the line search ---------------------------------------------------------------------------------------------
 
@@ -206,25 +210,20 @@ class LBFGS(Optimizer):
         if node is None:
             fail(
                 UsageError,
-                "LBFGS: a line search evaluates the loss elsewhere, and here are gradients alone. In a step of your "
-                "own take them from it, grads = optimizer.gradients(loss, params); with accumulate= and on arrays "
+                "LBFGS: a line search evaluates the loss, and was given gradients only. In a step of your "
+                "own compute them by it, grads = optimizer.gradients(loss, params); with accumulate= and on arrays "
                 "leave line_search out.",
             )
         loss = Tensor(node, graph)
-        here, found = loss.astype("float64"), length * 0.0
-        for k in reversed(range(self.line_search)):  # the longest is looked at last and wins
+        here, longest = loss.astype("float64"), length * 0.0
+        for k in reversed(range(self.line_search)):  # the longest is tried last and wins
             tried = length * 0.5**k
             moved = {w: w + tried.astype(w.dtype) * d for w, d in zip(params, direction, strict=True)}
             there = substitute_tensors(loss, moved).astype("float64")
-            found = fn.where(there <= here + ENOUGH * tried * slope, tried, found)
-        return found
-
-
-def _total(terms: Sequence[Tensor]) -> Tensor:
-    """Σ in float64: parameters may have different dtypes."""
-    return reduce(add, [t.astype("float64") for t in terms])
+            longest = fn.where(there <= here + ENOUGH * tried * slope, tried, longest)
+        return longest
 
 
 def _dot(a: Vector, b: Vector) -> Tensor:
     """a·b over all parameters."""
-    return _total([(x * y).sum() for x, y in zip(a, b, strict=True)])
+    return sum_in_float64([(x * y).sum() for x, y in zip(a, b, strict=True)])

@@ -96,6 +96,6 @@ def _need_matrix(w: Tensor) -> None:
     if w.ndim != 2:
         fail(
             ShapeError,
-            f"Muon moves matrices; {w.name!r} has {w.ndim} axes. Give such parameters to another optimizer: "
+            f"Muon updates matrices; {w.name!r} has {w.ndim} axes. Give such parameters to another optimizer: "
             'groups=[ws.Group(ndim=(0, 1), name="rest", optimizer=ws.AdamW())].',
         )

@@ -1,11 +1,9 @@
-"""Prodigy: Adam that finds its own learning rate."""
+"""Prodigy: Adam that estimates its own learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import ClassVar
 
 from wholestep.compiler.frontend.functions import primitives as fn
@@ -13,6 +11,7 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.optim.algorithms.adam import ALIASES, BETAS, BETAS_TRIED
 from wholestep.optim.core.base import Optimizer, Scalars
+from wholestep.optim.core.gradient_transforms import sum_in_float64
 from wholestep.optim.core.options import EPS_TRIED, Number, number, numbers, with_aliases
 
 
@@ -55,22 +54,19 @@ class Prodigy(Optimizer):
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
         first = self.by_update(graph, params[:1], lambda t: t < 2.0)[0]
-        known = {what: self._shared(graph, what) for what in ("d", "d_max", "r")}
-        d, d_max = (fn.where(first, s["d0"], known[what]) for what in ("d", "d_max"))
-        r = fn.where(first, 0.0, known["r"])
+        states = {what: self._scalar_state(graph, what) for what in ("d", "d_max", "r")}
+        d, d_max = (fn.where(first, s["d0"], states[what]) for what in ("d", "d_max"))
+        r = fn.where(first, 0.0, states["r"])
         rate = d * s["lr"] * self._bias_correction(graph, s, params)
         pull = d / s["d0"] * rate
         starts, sums = self._sums(graph, s, params, grads, pull)
-        away = _total([(g * (start - w)).sum() for w, g, start in zip(params, grads, starts, strict=True)])
+        away = sum_in_float64([(g * (start - w)).sum() for w, g, start in zip(params, grads, starts, strict=True)])
         new_r = s["beta2"].sqrt() * r + pull * away
-        length = _total([x.abs().sum() for x in sums])
+        length = sum_in_float64([x.abs().sum() for x in sums])
         new_d, new_max = self._estimate(s, d, d_max, new_r, length)
         for what, value in (("d", new_d), ("d_max", new_max), ("r", new_r)):
-            graph.update(known[what], value)
+            graph.update(states[what], value)
         return [self._step_from_start(graph, s, (w, g), (d, new_d, rate)) for w, g in zip(params, grads, strict=True)]
-
-    def _shared(self, graph: Graph, what: str) -> Tensor:
-        return graph.state(f"{self.prefix}.{self.slot}.{what}", (), 0.0, dtype="float64")
 
     def _bias_correction(self, graph: Graph, s: Scalars, params: Sequence[Tensor]) -> Tensor | float:
         if not self.bias_correction:
@@ -95,15 +91,15 @@ class Prodigy(Optimizer):
 
     @staticmethod
     def _estimate(s: Scalars, d: Tensor, d_max: Tensor, r: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """The new d, and the largest d̂ so far.  As long as d is d0 it may take any step up; later `growth_rate` holds.
+        """The new d, and the largest d̂ so far.  From d0 it may grow by any factor, later by `growth_rate`.
 
-        Where all gradients were 0 so far nothing is known and nothing changes.
+        Without a gradient other than 0 so far, d stays.
         """
-        known = length > 0.0
-        found = fn.where(known, s["d_coef"] * r / fn.where(known, length, 1.0), d)
-        begun = fn.where(d == s["d0"], fn.maximum(d, found), d)
-        new_max = fn.maximum(d_max, found)
-        return fn.where(known, fn.minimum(new_max, begun * s["growth_rate"]), d), new_max
+        has_gradient = length > 0.0
+        estimate = fn.where(has_gradient, s["d_coef"] * r / fn.where(has_gradient, length, 1.0), d)
+        begun = fn.where(d == s["d0"], fn.maximum(d, estimate), d)
+        new_max = fn.maximum(d_max, estimate)
+        return fn.where(has_gradient, fn.minimum(new_max, begun * s["growth_rate"]), d), new_max
 
     def _step_from_start(
         self, graph: Graph, s: Scalars, pair: tuple[Tensor, Tensor], rates: tuple[Tensor, Tensor, Tensor]
@@ -116,11 +112,6 @@ class Prodigy(Optimizer):
         graph.update(m, new_m)
         graph.update(v, new_v)
         start = w * (1.0 - rate * s["weight_decay"]) if "weight_decay" in s and self.decays(w) else w
-        # Before the first gradient that is not 0 both are 0, and the step is none.
+        # Before the first gradient other than 0 both are 0, and so is the step.
         below = new_v.sqrt() + new_d * s["eps"]
         return start - rate * new_m / fn.where(below > 0.0, below, 1.0)
-
-
-def _total(terms: Sequence[Tensor]) -> Tensor:
-    """Σ in float64: parameters may have different dtypes."""
-    return reduce(add, [t.astype("float64") for t in terms])

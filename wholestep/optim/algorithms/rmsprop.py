@@ -76,7 +76,7 @@ class Adagrad(Optimizer):
 
     Args:
         lr: the learning rate.
-        lr_decay: how quickly the rate falls beside what the sum does.
+        lr_decay: how quickly the rate falls, in addition to the effect of the sum.
         weight_decay: an L2 penalty, by default on parameters with two or more axes.
         initial_accumulator_value: what s starts as.
         eps: keeps the quotient finite.

@@ -24,7 +24,7 @@ PREFIX = "session/"
 
 @runtime_checkable
 class Model(Protocol):
-    """What is asked of a `ws.nn.Module`."""
+    """The methods of a `ws.nn.Module` that are used here."""
 
     def parameters(self) -> Mapping[str, Any]: ...
     def state_dict(self) -> dict[str, Array]: ...
@@ -43,7 +43,7 @@ class ArrayForm:
         self._session: Any = None
         self._types: dict[str, tuple[tuple[int, ...], str]] = {}
         self._trained: list[str] = []
-        self._waiting: dict[str, Any] = {}  # a state dict that came before the first step
+        self._waiting: dict[str, Any] = {}  # a state dict that was loaded before the first step
 
     def step(self, params: Params, grads: Arrays) -> None:
         """See `Optimizer.step`."""
@@ -59,7 +59,7 @@ class ArrayForm:
             self._step(_as_named_arrays("params", params), _as_named_arrays("grads", grads))
 
     def _step_of(self, model: Model, grads: Arrays) -> None:
-        """An update of a model's numbers; frozen ones have no gradient."""
+        """Update the parameters of a model; frozen ones have no gradient."""
         trained = [name for name, owned in model.parameters().items() if not owned.frozen]
         slopes = (
             dict(zip(trained, grads, strict=False))
@@ -80,7 +80,7 @@ class ArrayForm:
         types = {name: (a.shape, a.dtype.name) for name, a in arrays.items()}
         if types != self._types:
             raise ShapeError(
-                f"this optimizer moves arrays of {self._types}; received {types}. Use a second optimizer for them."
+                f"this optimizer updates arrays of {self._types}; received {types}. Use a second optimizer for them."
             )
         for name in self._trained:
             self._give(name, arrays[name])
@@ -89,13 +89,13 @@ class ArrayForm:
             arrays[name][...] = self._session.get(self._place(name))
 
     def _place(self, name: str) -> str:
-        """The state that is trained: the parameter, or what stands behind its average."""
+        """The state that is trained: the parameter, or its raw weights if the parameter is an average."""
         return name + RAW if name + RAW in self._session.state else name
 
     def _give(self, name: str, array: Array) -> None:
         state = self._session.state
         if not state.updates_of(name + AVERAGE):
-            state.set(name, array)  # an average begins with it
+            state.set(name, array)  # the first average is the weight itself
         state.set(self._place(name), array)
 
     def _build(self, arrays: Mapping[str, Array]) -> None:
@@ -146,7 +146,7 @@ class ArrayForm:
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the parameters, which are the caller's."""
+        """Everything but the parameters, which belong to the caller."""
         if self._session is None:
             return self._waiting or {PREFIX + name: np.array(value) for name, value in self._values.items()}
         values = self._session.state_dict()
@@ -154,15 +154,15 @@ class ArrayForm:
         return {n: a for n, a in {**values, **averages}.items() if n.removesuffix(RAW) not in self._types}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Restore; before the first step it waits for it, since only then the arrays are known."""
+        """Restore; before the first step, which creates the session, the values are stored until then."""
         if self._session is None:
             self._values |= {n: float(values[PREFIX + n]) for n in self._values if PREFIX + n in values}
             self._waiting = dict(values)
             return
-        own = {self._place(n): self._session.get(n) for n in self._trained}
+        parameters = {self._place(n): self._session.get(n) for n in self._trained}
         averages = {n: values[n + AVERAGE] for n in self._trained if n + AVERAGE in values}
         rest = {n: a for n, a in values.items() if n.removesuffix(AVERAGE) not in averages}
-        self._session.load_state_dict({**own, **averages, **rest})
+        self._session.load_state_dict({**parameters, **averages, **rest})
         self._values |= {n: v for n, v in self._session.scalars.items() if n in self._values}
         self._waiting = {}
 
@@ -178,7 +178,7 @@ def _as_named_arrays(what: str, arrays: Any) -> dict[str, Array]:
 
 
 def _check(arrays: Mapping[str, Array], slopes: Mapping[str, Array]) -> None:
-    """Everything that could fail, before anything is written."""
+    """UsageError, DTypeError or ShapeError before anything is written."""
     if arrays.keys() != slopes.keys():
         raise UsageError(f"each parameter needs one gradient; received {list(arrays)} and {list(slopes)}.")
     for name, array in arrays.items():

@@ -1,7 +1,7 @@
 """Averaged weights: a program that averages shows the averages under the weights' names and trains `<name>.raw`.
 
-So evaluation, predictions, files and everything else that reads the model's numbers has the averages without knowing of
-them; the weights that are being trained are the optimizer's own, as its moments are.
+Evaluation, predictions, files and all other readers of the model's parameters get the averages without special cases;
+the weights that are being trained are states of the optimizer, as its moments are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, rewrite
 from wholestep.errors import UnknownNameError, UsageError
 
-State = Any  # of a session: weights and what an optimizer keeps beside them, by name
+State = Any  # of a session: weights and optimizer states by name
 
 
 def with_averages_as_weights(graph: ir.IRGraph, weights: Collection[str]) -> ir.IRGraph:
@@ -30,7 +30,7 @@ def with_averages_as_weights(graph: ir.IRGraph, weights: Collection[str]) -> ir.
         if not isinstance(node.attrs, at.StateAttrs) or node.attrs.name not in names:
             return node
         name = names[node.attrs.name]
-        init = starts.get(name, node.attrs.init)  # the average starts as the weight does
+        init = starts.get(name, node.attrs.init)  # the first average is the initial weight
         return Node(node.op, (), replace(node.attrs, name=name, init=init), node.name, node.line)
 
     moved = rewrite(graph, renamed)
@@ -47,13 +47,13 @@ def averaged(source: Any) -> dict[str, Any]:
             other.set(name, value)
     """
     if isinstance(source, Mapping):
-        found = {n: source[n] for n in source if n + RAW in source}
-        found |= {n.removesuffix(AVERAGE): source[n] for n in source if n.endswith(AVERAGE) and "/" not in n}
+        averages = {n: source[n] for n in source if n + RAW in source}
+        averages |= {n.removesuffix(AVERAGE): source[n] for n in source if n.endswith(AVERAGE) and "/" not in n}
     else:
-        found = {name: state.get(own) for name, (state, own) in _averaged_states(source).items()}
-    if not found:
+        averages = {name: state.get(state_name) for name, (state, state_name) in _averaged_states(source).items()}
+    if not averages:
         raise _none()
-    return found
+    return averages
 
 
 @contextmanager
@@ -89,14 +89,18 @@ def _swap(shown: Sequence[tuple[State, str]], *, raw: bool) -> None:
 
 
 def _averaged_states(source: Any) -> dict[str, tuple[State, str]]:
-    """The weights of a model, graph or session that are averages, and where they are known as such under which name."""
+    """The averaged weights of a model, graph or session: the state that has each, and its name there."""
     state: State = source.state if hasattr(source, "state") else _state_of(source)
-    found = {name: place for name in state.names for place in state.averages_of(name)}
-    return {name: (other, own) for name, (other, own) in found.items() if other.updates_of(own + AVERAGE)}
+    states = {name: place for name in state.names for place in state.averages_of(name)}
+    return {
+        name: (other, state_name)
+        for name, (other, state_name) in states.items()
+        if other.updates_of(state_name + AVERAGE)
+    }
 
 
 def _state_of(model: Any) -> State:
-    steps = import_module("wholestep.steps.states")  # steps are made of optimizers
+    steps = import_module("wholestep.steps.states")  # which imports optimizers
     return steps.state_with_numbers(model) if hasattr(model, "named_arrays") else steps.state_of(model)
 
 

@@ -1,4 +1,4 @@
-"""What all optimizers share: the description, its groups, and recording an update."""
+"""The base of all optimizers: the description, its groups, and recording an update."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class GroupMember:
-    """What makes an optimizer that of a group: whose it is, and which runtime scalars are the group's own."""
+    """Marks the optimizer of a group: its base optimizer, and the runtime scalars that are the group's own."""
 
     base: Optimizer
     group: Group
@@ -42,8 +42,8 @@ class GroupMember:
 class Optimizer(ABC):
     """A frozen description of an update rule; building a session binds it to parameters.
 
-    A rule of your own is a frozen dataclass whose fields are its numbers and whose `descend` says what becomes of the
-    parameters; groups, freezing, saving and the array form come with it.
+    A user-defined rule is a frozen dataclass whose fields are its numbers and whose `descend` returns the new
+    parameters; groups, freezing, saving and the array form are inherited.
 
     Args:
         name: the prefix of its runtime scalars (`"optimizer.lr"`); two optimizers in one step need two names.
@@ -58,7 +58,7 @@ class Optimizer(ABC):
     maximize: bool = False
 
     aliases: ClassVar[Mapping[str, str]] = {}
-    slot: ClassVar[str] = ""  # how its states are called: `w.<slot>.m`
+    slot: ClassVar[str] = ""  # the middle of its states' names: `w.<slot>.m`
     _member: ClassVar[GroupMember | None] = None  # set on the optimizer of a group
 
     def __init_subclass__(cls) -> None:
@@ -83,10 +83,10 @@ class Optimizer(ABC):
 
     def apply(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         """The new value of each parameter, every group by its own rule; a frozen one stays as it is."""
-        found = assign(self.groups, params, graph)
+        groups_of_params = assign(self.groups, params, graph)
         new: list[Tensor] = list(params)
         for group in (None, *self.groups):
-            places = [i for i, g in enumerate(found) if g is group]
+            places = [i for i, g in enumerate(groups_of_params) if g is group]
             if not places or (group is not None and group.frozen):
                 continue
             slopes = [-grads[i] if self.maximize else grads[i] for i in places]
@@ -124,7 +124,7 @@ class Optimizer(ABC):
             object.__setattr__(rule, "_member", GroupMember(self, group, own))
         return rule
 
-    # -- what a rule is written with ---------------------------------------------------------------------------------
+    # -- helpers of update rules ---------------------------------------------------------------------------------
 
     def scalars(self, graph: Graph) -> Scalars:
         """The hyper-parameters as runtime scalars of a graph, by field name (betas as beta1 and beta2)."""
@@ -141,22 +141,26 @@ class Optimizer(ABC):
         name = f"{w.name}.{self.slot}.{what}"
         return graph.state_like(w, name, init) if shape is None else graph.state(name, shape, init, dtype=w.dtype)
 
+    def _scalar_state(self, graph: Graph, what: str) -> Tensor:
+        """A float64 scalar state of all parameters of the optimizer, or of its group: `optimizer.prodigy.d`."""
+        return graph.state(f"{self.prefix}.{self.slot}.{what}", (), 0.0, dtype="float64")
+
     def update_number(self, graph: Graph, w: Tensor) -> Tensor:
         """t = 1, 2, ...: the number of this update of a parameter by optimizers of this slot, as a runtime scalar.
 
-        It counts what the optimizer has done to the parameter, not the steps of the model: a new optimizer, or a
-        parameter that was frozen until now, begins with 1.
+        It counts updates of the parameter, not steps of the model: it starts at 1 for a new optimizer, and for a
+        parameter that was frozen before.
         """
         return graph.update_number(f"{w.name}.{self.slot}")
 
     def by_update(self, graph: Graph, params: Sequence[Tensor], formula: Callable[[Tensor], T]) -> list[T]:
-        """`formula(t)` for each parameter, recorded once for those that have had equally many updates."""
+        """`formula(t)` for each parameter, recorded once for all that have the same number of updates."""
         numbers = [self.update_number(graph, w) for w in params]
-        known: dict[Node, T] = {}
+        values: dict[Node, T] = {}
         for t in numbers:
-            if t.node not in known:
-                known[t.node] = formula(t)
-        return [known[t.node] for t in numbers]
+            if t.node not in values:
+                values[t.node] = formula(t)
+        return [values[t.node] for t in numbers]
 
     def decays(self, param: Tensor) -> bool:
         """Whether weight decay acts on a parameter."""
@@ -195,7 +199,7 @@ class Optimizer(ABC):
         return out
 
     def structure(self) -> tuple[object, ...]:
-        """What two optimizers share whose programs differ in the values of runtime scalars alone."""
+        """A key that is equal for optimizers whose programs differ in the values of runtime scalars only."""
         options = tuple((k, v) for k, v in structural_options(self) if k != "groups")
         groups = tuple((g.match, g.ndim, g.name, g.frozen, g.member(self)[0].structure()) for g in self.groups)
         return type(self).__name__, options, tuple(self.runtime_values()), groups
@@ -227,7 +231,7 @@ class Optimizer(ABC):
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> Optimizer:
-        """What `to_config` described.  Example: `ws.Optimizer.from_config({"kind": "SGD", "lr": 0.1})`."""
+        """The optimizer of a `to_config()`.  Example: `ws.Optimizer.from_config({"kind": "SGD", "lr": 0.1})`."""
         return optimizer_from_config(config)
 
     # -- on arrays ---------------------------------------------------------------------------------------------------
@@ -267,18 +271,18 @@ class Optimizer(ABC):
         self._arrays.set(self.lr_name, lr)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `step` has built up: states, the step count and the runtime scalars."""
+        """The state of `step`: optimizer states, the step count and the runtime scalars."""
         return self._arrays.state_dict()
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore a `state_dict()`."""
         self._arrays.load_state_dict(values)
 
     @property
     def _arrays(self) -> ArrayForm:
-        # Not a field: the description stays frozen and equal, whatever arrays it has moved.
+        # Not a field: the description stays frozen and equal, whatever arrays it has updated.
         if "_array_form" not in self.__dict__:
-            from wholestep.optim.core.arrays import ArrayForm  # few optimizers move arrays
+            from wholestep.optim.core.arrays import ArrayForm  # few optimizers update arrays
 
             object.__setattr__(self, "_array_form", ArrayForm(self))
         form: ArrayForm = self.__dict__["_array_form"]
@@ -307,8 +311,8 @@ class Optimizer(ABC):
 
 
 def _scalar(graph: Graph, name: str, value: float) -> Tensor:
-    known = graph.scalars
-    return known[name] if name in known else graph.scalar(name, value)
+    scalars = graph.scalars
+    return scalars[name] if name in scalars else graph.scalar(name, value)
 
 
 def _is_frozen(groups: Sequence[Group], param: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Descriptions as plain data and back: what JSON can hold."""
+"""Optimizers as JSON data and back."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from wholestep.optim.core.options import Runtime, trials_of
 if TYPE_CHECKING:
     from wholestep.optim.core.base import Optimizer
 
-# Every optimizer by the name of its class; a user's own joins when its class is made.
+# Every optimizer by the name of its class; `__init_subclass__` adds user-defined ones.
 REGISTRY: dict[str, type[Optimizer]] = {}
 
 
 def trial_values() -> dict[str, float]:
-    """What a new plan is tried with, by the last part of a runtime scalar's name: of every optimizer that is loaded."""
+    """The scalars of the self-check of a new plan, by the last part of their names, of all loaded optimizers."""
     return {name: value for cls in REGISTRY.values() for name, value in trials_of(cls).items()}
 
 
@@ -51,14 +51,14 @@ def from_plain(value: Any) -> Any:
 
 @cache
 def _load_all() -> None:
-    """Optimizers enter the table when their modules are loaded, and the package loads each when it is named."""
+    """Import all optimizers, so that they are in the table."""
     package = import_module("wholestep.optim")
     for name in package.__all__:
         getattr(package, name)
 
 
 def optimizer_from_config(config: Mapping[str, Any]) -> Optimizer:
-    """The optimizer that a config describes; an error names what is not known."""
+    """The optimizer of a configuration; OptionError for an unknown kind or option."""
     if not isinstance(config, Mapping) or not isinstance(config.get("kind"), str):
         raise UsageError(f"an optimizer's config is a dict with a 'kind', e.g. {{'kind': 'SGD'}}; received {config!r}.")
     kind = config["kind"]
@@ -66,9 +66,9 @@ def optimizer_from_config(config: Mapping[str, Any]) -> Optimizer:
     if kind not in REGISTRY:
         raise OptionError(f"there is no optimizer {kind!r}; there are: {', '.join(sorted(REGISTRY))}.")
     cls = REGISTRY[kind]
-    known = [f.name for f in fields(cls) if f.init]
-    unknown = [name for name in config if name != "kind" and name not in known]
+    options = [f.name for f in fields(cls) if f.init]
+    unknown = [name for name in config if name != "kind" and name not in options]
     if unknown:
-        raise OptionError(f"{kind} has no option {unknown[0]!r}; it has: {', '.join(known)}.")
+        raise OptionError(f"{kind} has no option {unknown[0]!r}; it has: {', '.join(options)}.")
     with report_config_errors(kind):
         return cls(**{name: from_plain(value) for name, value in config.items() if name != "kind"})

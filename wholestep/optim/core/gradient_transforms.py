@@ -1,8 +1,10 @@
-"""What may happen to gradients before the optimizer sees them: plain expressions, for a `@ws.step` too."""
+"""Transforms of gradients before the optimizer: norms and clipping, as plain expressions, for a `@ws.step` too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import Any, overload
 
 from wholestep.compiler.frontend.functions.primitives import maximum, minimum, where
@@ -28,16 +30,16 @@ def global_norm(grads: Gradients) -> Tensor:
 
 def _check_gradients(grads: Gradients) -> list[Tensor]:
     """The gradients in order."""
-    found = list(grads.values()) if isinstance(grads, Mapping) else grads
-    if not isinstance(found, list | tuple) or not all(isinstance(g, Tensor) for g in found):
+    items = list(grads.values()) if isinstance(grads, Mapping) else grads
+    if not isinstance(items, list | tuple) or not all(isinstance(g, Tensor) for g in items):
         fail(UsageError, f"gradients are a list or a dict of tensors, as ws.gradients gives them; received {grads!r}.")
-    if not found:
-        fail(UsageError, "the norm of no gradients was asked for; give at least one.")
-    return list(found)
+    if not items:
+        fail(UsageError, "there are no gradients to take the norm of; give at least one.")
+    return list(items)
 
 
 def _alike(grads: Gradients, new: Sequence[Tensor]) -> Any:
-    """New gradients in the place of the old ones."""
+    """The new gradients in the container of the old ones: a dict or a list."""
     return dict(zip(grads, new, strict=True)) if isinstance(grads, Mapping) else list(new)
 
 
@@ -120,7 +122,7 @@ def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:
     """
     total: Tensor | None = None
     for t in tensors:
-        # Comparisons that a NaN fails, and nothing that would be stored; squares of finite numbers may overflow.
+        # NaN fails both comparisons, which fuse into the sum; squares of finite numbers could overflow.
         largest = t.dtype.largest
         fine = (t <= largest) & (t >= -largest)
         bad = (1.0 - fine.astype(tensors[0].dtype)).sum()
@@ -128,6 +130,11 @@ def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:
     if total is None:
         fail(UsageError, "count_nonfinite was given no tensors; give at least one.")
     return total
+
+
+def sum_in_float64(terms: Sequence[Tensor]) -> Tensor:
+    """Σ in float64: parameters may have different dtypes."""
+    return reduce(add, [t.astype("float64") for t in terms])
 
 
 def _clip_factor(norm: Tensor, max_norm: Limit) -> Tensor:

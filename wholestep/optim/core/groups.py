@@ -1,4 +1,4 @@
-"""Parameter groups: which parameters, and what is different for them."""
+"""Parameter groups: a selection of parameters, and their options."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Group:
         **options: Any,
     ) -> None:
         chosen = match if isinstance(match, str) or callable(match) else tuple(match)
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "match": chosen,
             "ndim": (ndim,) if isinstance(ndim, int) else None if ndim is None else tuple(ndim),
             "name": name or _name_of(chosen),
@@ -70,7 +70,7 @@ class Group:
             "optimizer": optimizer,
             "options": tuple(sorted(options.items())),
         }
-        for key, value in given.items():
+        for key, value in values.items():
             object.__setattr__(self, key, value)
         self._check()
 
@@ -95,7 +95,7 @@ class Group:
         return (self.match,) if isinstance(self.match, str) else self.match
 
     def matches(self, param: Tensor) -> bool:
-        """Is the parameter in this group (if no group before it has it)?"""
+        """Does the group match the parameter?  The first matching group has it."""
         if self.ndim is not None and param.ndim not in self.ndim:
             return False
         if callable(self.match):
@@ -103,30 +103,32 @@ class Group:
         return any(fnmatchcase(param.name, pattern) for pattern in self.patterns)
 
     def member(self, base: Optimizer) -> tuple[Optimizer, frozenset[str]]:
-        """The optimizer of this group's parameters, and which of its runtime scalars are the group's own."""
+        """The optimizer of this group's parameters, and the names of the runtime scalars that are the group's own."""
         if self.optimizer is not None:
-            own = self.optimizer.named(f"{base.name}.{self.name}")
-            return own, frozenset(own.hyperparameters())
+            rule = self.optimizer.named(f"{base.name}.{self.name}")
+            return rule, frozenset(rule.hyperparameters())
         options = translate(type(base), dict(self.options), base=base)
-        known = [f.name for f in fields(base) if not f.kw_only]
+        allowed = [f.name for f in fields(base) if not f.kw_only]
         for option in options:
-            if option not in known:
+            if option not in allowed:
                 fail(
                     OptionError,
-                    f"{self}: {type(base).__name__} has no option {option!r} for a group; it has: {', '.join(known)}.",
+                    f"{self}: {type(base).__name__} has no option {option!r} for a group; it has: "
+                    f"{', '.join(allowed)}.",
                 )
         if "weight_decay" in options:
             options["decay_on"] = ("*",)
-        made = replace(base, groups=(), **options)
+        rule = replace(base, groups=(), **options)
         changed = [part for option in options if option != "decay_on" for part in parts_of(type(base), option)]
-        return made, frozenset(changed)
+        return rule, frozenset(changed)
 
     def to_config(self) -> dict[str, Any]:
         """The group as plain data; a predicate has none."""
         if callable(self.match):
             fail(
                 UsageError,
-                f"{self} is chosen by a function, which cannot be written down; use name patterns and ndim= instead.",
+                f"{self} is chosen by a function, which a configuration cannot store; use name patterns and ndim= "
+                "instead.",
             )
         from wholestep.optim.core.config import as_config
 
@@ -149,13 +151,13 @@ def _name_of(match: object) -> str:
 
 
 def assign(groups: Sequence[Group], params: Sequence[Tensor], graph: Graph) -> list[Group | None]:
-    """The group of each parameter; an error for a group that has none (a frozen one may have others of the graph)."""
-    found = [next((g for g in groups if g.matches(p)), None) for p in params]
+    """The group of each parameter; OptionError for an empty group (a frozen one may match others of the graph)."""
+    members = [next((g for g in groups if g.matches(p)), None) for p in params]
     for group in groups:
         frozen = group.frozen and any(group.matches(p) for p in graph.parameters.values())
-        if not frozen and not any(g is group for g in found):
+        if not frozen and not any(g is group for g in members):
             _refuse_empty(group, params)
-    return found
+    return members
 
 
 def _refuse_empty(group: Group, params: Sequence[Tensor]) -> None:
@@ -168,7 +170,7 @@ def _refuse_empty(group: Group, params: Sequence[Tensor]) -> None:
 
 
 def check_groups(kind: str, groups: object) -> tuple[Group, ...]:
-    """Groups with different names."""
+    """The groups as a tuple; OptionError for two of one name."""
     if not isinstance(groups, tuple | list) or not all(isinstance(g, Group) for g in groups):
         fail(UsageError, f"{kind}: groups is a list of ws.Group(...); received {groups!r}.")
     names = [g.name for g in groups]
@@ -179,8 +181,8 @@ def check_groups(kind: str, groups: object) -> tuple[Group, ...]:
 
 
 def group_from_config(config: Mapping[str, Any]) -> Group:
-    """What `Group.to_config` gave."""
+    """The group of a `Group.to_config()`."""
     from wholestep.optim.core.config import from_plain
 
-    given = {k: from_plain(v) for k, v in config.items() if k != "options"}
-    return Group(**given, **{k: from_plain(v) for k, v in config["options"].items()})
+    arguments = {k: from_plain(v) for k, v in config.items() if k != "options"}
+    return Group(**arguments, **{k: from_plain(v) for k, v in config["options"].items()})

@@ -23,7 +23,7 @@ def get(optimizer: Any) -> Optimizer:
         return optimizer_from_config(optimizer)
     if isinstance(optimizer, type) and issubclass(optimizer, Optimizer):
         name = optimizer.__name__
-        raise UsageError(f"optimizer= is the class ws.{name}; make one of it: optimizer=ws.{name}(lr=...).")
+        raise UsageError(f"optimizer= is the class ws.{name}; give an instance: optimizer=ws.{name}(lr=...).")
     if isinstance(optimizer, str):
         return _by_name(optimizer)
     if hasattr(optimizer, "param_groups"):
@@ -36,17 +36,15 @@ def get(optimizer: Any) -> Optimizer:
 
 def _by_name(name: str) -> Optimizer:
     package = import_module("wholestep.optim")
-    known = {n.lower(): n for n in package.__all__ if n[0].isupper()}
-    exported = known.get(name.lower().replace("_", "").replace("-", ""))
-    found = getattr(package, exported) if exported else None
-    if isinstance(found, type) and issubclass(found, Optimizer) and found is not Optimizer:
+    exports = {n.lower(): n for n in package.__all__ if n[0].isupper()}
+    exported = exports.get(name.lower().replace("_", "").replace("-", ""))
+    cls = getattr(package, exported) if exported else None
+    if isinstance(cls, type) and issubclass(cls, Optimizer) and cls is not Optimizer:
         try:
-            return found()
+            return cls()
         except TypeError:
-            raise UsageError(
-                f"optimizer={name!r} needs arguments: make it, optimizer=ws.optim.{exported}(...)."
-            ) from None
-    close = get_close_matches(name.lower(), known, 2, 0.5)
+            raise UsageError(f"optimizer={name!r} needs arguments: write optimizer=ws.optim.{exported}(...).") from None
+    close = get_close_matches(name.lower(), exports, 2, 0.5)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise UnknownNameError(
         f"there is no optimizer {name!r}.{hint} There are: sgd, adam, adamw, rmsprop, adagrad, lion and the others of "

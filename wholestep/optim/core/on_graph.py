@@ -17,14 +17,14 @@ DEFAULT_LR = 3e-4
 
 
 class SGDUpdate(NamedTuple):
-    """What `sgd_on_graph` added to a graph."""
+    """The result of `sgd_on_graph`: new values of the weights, and the learning rate."""
 
     new_weights: list[Tensor]
     lr: Tensor
 
 
 class SGDGraph(NamedTuple):
-    """What `sgd` made: a graph of its own."""
+    """The result of `sgd`: a graph with the update alone."""
 
     old_weights: list[Tensor]
     gradients: list[Tensor]
@@ -89,7 +89,7 @@ class AdamOptimizer:
     def __init__(self, graph: Graph, weights: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
         _check_pairs("AdamOptimizer", weights, grads)
         self._graph, self._weights = graph, list(weights)
-        from wholestep.optim.algorithms.adam import Adam  # `sgd`, which is loaded with the package, needs it not
+        from wholestep.optim.algorithms.adam import Adam  # `sgd` is loaded with the package, and does not need it
 
         self._rule = Adam(name=_free_name(graph, "adam"))
         self._rule.update(graph, self._weights, list(grads))
@@ -117,17 +117,17 @@ class AdamOptimizer:
     def new_weight_datas(self, graph: Graph | None = None) -> list[Any]:
         """The new value of each weight after the last step, as an array."""
         self._need_own(graph)
-        session = next(iter(self._graph.sessions), None)  # any: all sessions over a graph share its numbers
+        session = next(iter(self._graph.sessions), None)  # any of them: all sessions over a graph share its states
         if session is None:
             raise UsageError("there are no new weights yet: build a session over the graph and call session.step().")
         return [session.get(w.name) for w in self._weights]
 
     def step_after_execution(self, graph: Graph | None = None) -> None:
-        """Nothing: the step has advanced time, moments and weights itself.  Kept for programs that call it."""
+        """Does nothing: the compiled step updates time, moments and weights.  For programs that call it."""
         self._need_own(graph)
 
     def _need_own(self, graph: Graph | None) -> None:
-        """`graph`, which programs for Luminal pass along, is the one that this was added to."""
+        """UsageError for another graph than the one that this was added to; programs for Luminal pass it."""
         if graph is not None and graph is not self._graph:
             raise UsageError(
                 f"AdamOptimizer: this optimizer was added to another graph than {graph!r}; leave the graph out, or "
@@ -135,7 +135,7 @@ class AdamOptimizer:
             )
 
     def _set(self, key: str, value: float, graph: Graph | None, below: float = float("inf")) -> None:
-        """In every session over the graph, and for those to come."""
+        """Set a scalar in every session over the graph, and in later ones."""
         self._need_own(graph)
         Range(below=below).check("AdamOptimizer", key, value)
         name = f"{self._rule.name}.{key}"

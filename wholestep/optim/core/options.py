@@ -1,4 +1,4 @@
-"""The options of an optimizer: numbers with a range, values that mean *off*, and names from other libraries."""
+"""The options of an optimizer: numbers with a range, values that mean *off*, and names of other libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class Runtime:
-    """A hyper-parameter that stays in the program even while its value means *off*."""
+    """A hyper-parameter that is part of the program even while its value means *off*."""
 
     value: float
 
@@ -32,13 +32,13 @@ def runtime(value: float) -> Runtime:
 Number = float | Runtime
 C = TypeVar("C", bound=type[Any])
 RANGE = "range"
-# Far above any default, so that a gradient that is zero but for rounding does not decide a quotient.
+# Far above all defaults: the quotient of a gradient that is zero up to rounding is then close to zero, too.
 EPS_TRIED = 1e-3
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a number may be: low ≤ x ≤ high, or low ≤ x < below; `parts` name the numbers of a tuple."""
+    """The allowed values of a number: low ≤ x ≤ high, or low ≤ x < below; `parts` name the numbers of a tuple."""
 
     low: float = 0.0
     high: float = math.inf
@@ -48,18 +48,18 @@ class Range:
     whole: bool = False
     none: bool = False  # None stands for a default that depends on the parameter
     parts: tuple[str, ...] = ()
-    # What a new plan is tried with: with these numbers an update depends on all that it reads about equally.
+    # The value in the self-check of a new plan: an update then depends on all of its operands about equally.
     trial: float | tuple[float, ...] | None = None
 
     def check(self, kind: str, what: str, value: object) -> None:
-        """An error that names the option where `value` is no number of this range."""
+        """OptionError unless `value` is a number of this range."""
         number = value.value if isinstance(value, Runtime) else value
         if number is None and self.none:
             return
         if not isinstance(number, int | float) or isinstance(number, bool):
             fail(UsageError, f"{kind}: {what} must be a number; received {number!r}.")
         if self.whole and not isinstance(number, int):
-            fail(UsageError, f"{kind}: {what} must be a whole number; received {number!r}.")
+            fail(UsageError, f"{kind}: {what} must be an integer; received {number!r}.")
         if not (self.low <= number <= self.high and number < self.below) or not math.isfinite(number):
             fail(OptionError, f"{kind}: {what} must be {self}; received {number}.")
 
@@ -81,22 +81,22 @@ def numbers(default: tuple[float | None, ...], parts: tuple[str, ...], **limits:
 
 
 def whole(default: int, low: int = 1) -> Any:
-    """A field that holds a whole number that the program's structure depends on."""
+    """A field that holds an integer that the program's structure depends on."""
     return field(default=default, metadata={RANGE: Range(low=low, structural=True, whole=True)})
 
 
 def range_of(f: Field[Any], value: object) -> Range | None:
-    """The range of a field; a plain number in a user's own class may be any finite one."""
-    known = f.metadata.get(RANGE)
-    if known is not None:
-        assert isinstance(known, Range)
-        return known
+    """The range of a field; a plain number in a user-defined class may be any finite one."""
+    limits = f.metadata.get(RANGE)
+    if limits is not None:
+        assert isinstance(limits, Range)
+        return limits
     is_number = isinstance(value, int | float | Runtime) and not isinstance(value, bool)
     return Range(low=-math.inf) if is_number else None
 
 
 def check_options(optimizer: Any) -> None:
-    """Every number of a description is in its range; tuples have their length."""
+    """OptionError for a number outside its range, or a tuple of another length."""
     kind = type(optimizer).__name__
     for f in fields(optimizer):
         value = getattr(optimizer, f.name)
@@ -132,7 +132,7 @@ def runtime_numbers(optimizer: Any) -> dict[str, Number]:
 
 
 def structural_options(optimizer: Any) -> tuple[tuple[str, object], ...]:
-    """The options whose change is another program: switches, texts, whole numbers."""
+    """The options whose change is another program: switches, texts, integers."""
     out = []
     for f in fields(optimizer):
         value = getattr(optimizer, f.name)
@@ -149,7 +149,7 @@ def parts_of(cls: type[Any], option: str) -> tuple[str, ...]:
 
 
 def trials_of(cls: type[Any]) -> dict[str, float]:
-    """The numbers that a plan with this optimizer is tried with, by the name of the runtime scalar."""
+    """The values of the self-check of a plan with this optimizer, by runtime scalar."""
     out: dict[str, float] = {}
     for f in fields(cls):
         limits = f.metadata.get(RANGE)
@@ -173,7 +173,7 @@ def plain(value: Number) -> float:
 
 
 def with_aliases(**aliases: str) -> Callable[[C], C]:
-    """Let a constructor take the names that other libraries use: `learning_rate="lr"`, `beta1="betas[0]"`."""
+    """Decorator: the constructor also takes names of other libraries: `learning_rate="lr"`, `beta1="betas[0]"`."""
 
     def wrap(cls: C) -> C:
         original = cls.__init__
@@ -184,9 +184,9 @@ def with_aliases(**aliases: str) -> Callable[[C], C]:
                 _refuse_parameters(cls.__name__, args[0])
             positional = [f.name for f in fields(cls) if not f.kw_only][: len(args)]
             named = translate(cls, given, positional)
-            known = [f.name for f in fields(cls) if f.init]
-            if not named.keys() <= set(known):
-                named = interop.translate_arguments([kind.__name__ for kind in type(self).__mro__], known, named)
+            own_fields = [f.name for f in fields(cls) if f.init]
+            if not named.keys() <= set(own_fields):
+                named = interop.translate_arguments([kind.__name__ for kind in type(self).__mro__], own_fields, named)
             original(self, *args, **named)
 
         cls.__init__ = init

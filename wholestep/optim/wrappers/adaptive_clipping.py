@@ -52,8 +52,8 @@ class AGC(Wrapper):
         s = self.scalars(graph)
         for pattern in self._patterns:
             if not any(fnmatchcase(w.name, pattern) for w in params):
-                known = [w.name for w in params]
-                fail(OptionError, f"AGC: exclude={pattern!r} matches none of the parameters {known}.")
+                names = [w.name for w in params]
+                fail(OptionError, f"AGC: exclude={pattern!r} matches none of the parameters {names}.")
         clipped = [
             g if self._excludes(w) else clip_adaptively([g], [w], s["clipping"], s["eps"])[0]
             for w, g in zip(params, grads, strict=True)

@@ -44,8 +44,8 @@ class SAM(Wrapper):
 
     def gradients(self, loss: Tensor, params: Any) -> Any:
         if isinstance(params, Mapping):
-            found = self._perturbed_gradients(loss, list(params.values()))
-            return dict(zip(params, found, strict=True))
+            slopes = self._perturbed_gradients(loss, list(params.values()))
+            return dict(zip(params, slopes, strict=True))
         return self._perturbed_gradients(loss, [params] if isinstance(params, Tensor) else list(params))
 
     def _perturbed_gradients(self, loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
@@ -70,7 +70,7 @@ class SAM(Wrapper):
             fail(
                 GraphError,
                 "SAM needs the gradients at w + e, which come from it: grads = sam.gradients(loss, params), then "
-                "sam.update(g, params, grads). On given arrays there is no loss to look around in.",
+                "sam.update(g, params, grads). On arrays there is no loss to evaluate at w + e.",
             )
         return self.optimizer.apply(graph, params, grads)
 
@@ -86,9 +86,9 @@ def _root_of_sum(squares: Sequence[Tensor]) -> Tensor:
 
 
 def substitute_tensors(value: Tensor, replacements: Mapping[Tensor, Tensor]) -> Tensor:
-    """`value` recorded again with other tensors in place of some of those it is computed from.
+    """`value` recorded again with some of its inputs replaced.
 
-    Example: `substituted(loss, {w: w + e})` is the loss at w + e.
+    Example: `substitute_tensors(loss, {w: w + e})` is the loss at w + e.
     """
     new: dict[Node, Node] = {old.node: tensor.node for old, tensor in replacements.items()}
     for node in toposort([value.node]):

@@ -19,10 +19,10 @@ from wholestep.optim.core.options import Number, number, runtime_numbers
 
 @dataclass(frozen=True)
 class Wrapper(Optimizer):
-    """An optimizer that changes what another one does; groups, freezing and the learning rate are that one's."""
+    """An optimizer around another one, whose groups, freezing and learning rate it uses."""
 
     optimizer: Optimizer
-    # Of the inner optimizer, and not to be given twice.
+    # Options of the inner optimizer only.
     decay_on: tuple[str, ...] | None = field(init=False, default=None)
     groups: tuple[Group, ...] = field(init=False, default=())
     maximize: bool = field(init=False, default=False)
@@ -58,7 +58,7 @@ class Wrapper(Optimizer):
         return type(self).__name__, self.name, tuple(self.runtime_values()), self.optimizer.structure()
 
     def named(self, name: str) -> Self:
-        """The inner optimizer under the name, this one under a name beside it."""
+        """The inner optimizer gets the name; this one is called `<name>.<own name>`."""
         return replace(self, optimizer=self.optimizer.named(name), name=f"{name}.{self.name}")
 
     @property
@@ -92,10 +92,10 @@ class EMA(Wrapper):
         new = self.optimizer.apply(graph, params, grads)
         decay = self.scalars(graph)["decay"]
         memory = self.by_update(graph, params, lambda t: decay * fn.minimum(t - 1.0, 1.0))
-        for w, value, kept in zip(params, new, memory, strict=True):
+        for w, value, factor in zip(params, new, memory, strict=True):
             average = graph.state_like(w, w.name + AVERAGE)
             graph.clocks.averaged.add(w.name)
-            graph.update(average, kept * average + (1.0 - kept) * value)
+            graph.update(average, factor * average + (1.0 - factor) * value)
         return new
 
 
@@ -120,7 +120,7 @@ class SWA(Wrapper):
     every: Number = number(1, low=1, trial=1.0)
     name: str = field(default="swa", kw_only=True)
 
-    slot: ClassVar[str] = "ema"  # as everything is counted that shows an average
+    slot: ClassVar[str] = "ema"  # the update counter of all averages
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         new = self.optimizer.apply(graph, params, grads)
@@ -130,8 +130,8 @@ class SWA(Wrapper):
             """The share of the weights in the mean: 1 until `start` and for the first that count."""
             past = t - s["start"] - 1.0  # the update `start` + 1 is the first to count
             counts = fn.where(fn.mod(fn.maximum(past, 0.0), s["every"]) < 1.0, 1.0, 0.0)
-            known = fn.floor(fn.maximum(past, 0.0) / s["every"])
-            return fn.where(past < 0.0, 1.0, counts / (known + 1.0))
+            counted = fn.floor(fn.maximum(past, 0.0) / s["every"])
+            return fn.where(past < 0.0, 1.0, counts / (counted + 1.0))
 
         for w, value, share in zip(params, new, self.by_update(graph, params, fresh), strict=True):
             average = graph.state_like(w, w.name + AVERAGE)

@@ -1,7 +1,7 @@
-"""The arguments of `build_session` as one record, and where a session runs: device, threads, seed and ranks.
+"""The arguments of `build_session` as one record, and the placement of a session: device, threads, seed and ranks.
 
-`SessionArguments` is the one declaration of these arguments.  Each function that accepts them takes them from it, and
-`ws.Experiment` hands over the fields that it shares with it by name.
+`SessionArguments` is the only declaration of these arguments: each function that accepts them parses them with it, and
+`ws.Experiment` passes the fields that both share.
 """
 
 from __future__ import annotations
@@ -87,17 +87,21 @@ class SessionArguments:
         return SessionArguments(**arguments)
 
     def placement(self) -> Placement:
-        """Where the session runs."""
-        return placement_of(
-            self.device,
-            self.threads,
-            self.seed,
-            self.options,
-            precision=self.precision,
-            shards=self.shards,
-            workers=self.workers,
-            shard=self.shard,
-        )
+        """Where the session runs; OptionError for an argument outside its range."""
+        if self.seed is not None:
+            check_seed(self.seed)
+        need_workers(self.workers)
+        count = thread_count(self.threads, default_threads(), MAX_THREADS)
+        if self.workers is not None and _is_gpu(self.device):
+            from wholestep.distributed.transport.nccl_group import take_gpu  # most sessions have one rank
+
+            take_gpu(self.workers)
+        backend = device_named(self.device, TF32 if self.precision == TF32 else "")
+        shard = shard_of(self.shard, self.shards, self.workers)
+        need_whole_layers(self.workers, backend)
+        group, seed = group_of(self.shards, self.workers, backend), seed_or_default(self.seed)
+        options, seeded = self.options or CompileOptions(), self.seed is not None
+        return Placement(backend, count, seed, options, group, shard, seeded=seeded)
 
     def step_options(self, model: Model) -> StepOptions:
         """The arguments that are part of the step, checked and converted."""
@@ -121,8 +125,8 @@ class SessionArguments:
 
 def shared_arguments(record: Any, **replaced: Any) -> dict[str, Any]:
     """The fields of an experiment that are arguments of `build_session`, by name, some of them `replaced`."""
-    own = {field.name for field in fields(record)}
-    shared = {f.name: getattr(record, f.name) for f in fields(SessionArguments) if f.name in own}
+    names = {field.name for field in fields(record)}
+    shared = {f.name: getattr(record, f.name) for f in fields(SessionArguments) if f.name in names}
     return {**shared, **replaced}
 
 
@@ -147,41 +151,14 @@ def takes_fields_of(
     return decorate
 
 
-def placement_of(
-    device: str = "cpu",
-    threads: int | None = None,
-    seed: int | None = None,
-    options: CompileOptions | None = None,
-    *,
-    precision: object = "float32",
-    shards: int | tuple[int, int] | None = None,
-    workers: Workers | None = None,
-    shard: str | None = None,
-) -> Placement:
-    """Where a session runs; OptionError for an argument outside its range."""
-    if seed is not None:
-        check_seed(seed)
-    need_workers(workers)
-    count = thread_count(threads, default_threads(), MAX_THREADS)
-    if workers is not None and _is_gpu(device):
-        from wholestep.distributed.transport.nccl_group import take_gpu  # most sessions have no other ranks
-
-        take_gpu(workers)
-    backend = device_named(device, TF32 if precision == TF32 else "")
-    divided = shard_of(shard, shards, workers)
-    need_whole_layers(workers, backend)
-    group, number = group_of(shards, workers, backend), seed_or_default(seed)
-    return Placement(backend, count, number, options or CompileOptions(), group, divided, seeded=seed is not None)
-
-
 def _is_gpu(device: object) -> bool:
     device = device_text(device)
     return isinstance(device, str) and device.partition(":")[0].partition("/")[0] == "cuda"
 
 
 def need_workers(workers: object) -> None:
-    """OptionError where somebody means Keras' threads that load data."""
-    if isinstance(workers, int):  # Keras' threads that load data
+    """OptionError for an integer: Keras' `workers=` are threads that load data."""
+    if isinstance(workers, int):
         raise OptionError(
             f"workers={workers}: these are processes that train together, workers=ws.Workers({workers}), started by "
             f"`wholestep launch -n {workers}`. Batches are made by a thread: ws.DataLoader(data, prefetch=2)."
@@ -189,7 +166,7 @@ def need_workers(workers: object) -> None:
 
 
 def shard_of(shard: str | None, shards: Shards, workers: Workers | None) -> str | None:
-    """What is divided among ranks beside the batch."""
+    """The value of `shard=`: what is divided among ranks besides the batch."""
     need_shard(shard)
     if shard is not None and shards is None and workers is None:
         raise OptionError(f"shard={shard!r} divides among workers, and there are none: give shards=4, or workers=.")
@@ -197,7 +174,7 @@ def shard_of(shard: str | None, shards: Shards, workers: Workers | None) -> str 
 
 
 def need_whole_layers(workers: Workers | None, device: Device) -> None:
-    """OptionError where workers are to divide layers on a device that keeps them whole."""
+    """OptionError for tensor parallelism on a device without it."""
     model = 1 if workers is None else workers.model or 1
     if model > 1 and device.runs and not _has_ranks(device):
         raise OptionError(
@@ -211,9 +188,9 @@ def _has_ranks(device: Device) -> bool:
 
 
 def group_of(shards: Shards, workers: Workers | None, device: Device) -> RankGroup | None:
-    """The ranks that make a step together."""
+    """The ranks that run a step together; None: one."""
     if workers is not None and shards is not None:
-        raise OptionError("shards= makes the steps of workers in one process, and workers= has them; give one of both.")
+        raise OptionError("shards= simulates workers in one process, and workers= are processes; give one of them.")
     if workers is not None:
         group = workers.join()
         if device.runs and _is_gpu(device.name):
@@ -243,19 +220,19 @@ def group_of(shards: Shards, workers: Workers | None, device: Device) -> RankGro
 
 
 def _axes_of(shards: object) -> tuple[int, int]:
-    """How many ranks stand along each axis."""
-    given = shards if isinstance(shards, tuple | list) else (shards, 1)
-    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in given)
-    if len(given) != 2 or not whole or given[0] * given[1] > MAX_THREADS:
+    """The number of ranks along each axis."""
+    axes = shards if isinstance(shards, tuple | list) else (shards, 1)
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in axes)
+    if len(axes) != 2 or not whole or axes[0] * axes[1] > MAX_THREADS:
         raise OptionError(
-            f"shards={shards!r}: expected a whole number from 1 to {MAX_THREADS}, or two of them, (data, model), whose "
+            f"shards={shards!r}: expected an integer from 1 to {MAX_THREADS}, or two of them, (data, model), whose "
             "product is one."
         )
-    return given[0], given[1]
+    return axes[0], axes[1]
 
 
 def need_shard(shard: str | None) -> str | None:
-    """What `shard=` says; an OptionError where it means nothing."""
+    """OptionError for an unknown value of `shard=`."""
     if shard not in SHARDS:
         raise OptionError(f"shard={shard!r}: expected 'optimizer', or None to keep all of its state in each worker.")
     return shard

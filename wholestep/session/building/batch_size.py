@@ -1,4 +1,4 @@
-"""The largest batch whose step fits into so many bytes, solved from plans: nothing is compiled, mapped or run."""
+"""The largest batch whose step fits into a memory limit, from plans: nothing is compiled, mapped or run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wholestep.steps.capacity import batch_symbol
 from wholestep.steps.definition import TRAIN, Definition, Model, as_graph
 from wholestep.steps.options import bytes_of
 
-MOST = 1 << 24  # rows; a model for which these fit is not short of memory
+MOST = 1 << 24  # rows; the largest answer
 
 
 def largest_batch(definition: Definition, where: Placement, memory: object, most: int) -> int:
@@ -28,12 +28,12 @@ def largest_batch(definition: Definition, where: Placement, memory: object, most
         raise UsageError(f"device {where.device.name!r} runs nothing, so its memory is not known; give memory='16GB'.")
     limit = _free_bytes(where) if memory is None else bytes_of(memory)
     steps = LoweredStep(definition, where)
-    known: dict[int, int] = {}
+    bytes_by_batch: dict[int, int] = {}
 
     def needed(batch: int) -> int:
-        if batch not in known:
-            known[batch] = steps.needed_bytes(batch)
-        return known[batch]
+        if batch not in bytes_by_batch:
+            bytes_by_batch[batch] = steps.needed_bytes(batch)
+        return bytes_by_batch[batch]
 
     if needed(1) > limit:
         plan = max(steps.plans(1), key=lambda p: footprint(p, where.threads).peak_bytes)
@@ -46,13 +46,13 @@ def largest_batch(definition: Definition, where: Placement, memory: object, most
 
 
 def _free_bytes(where: Placement) -> int:
-    """Of the device's own memory, where it has some."""
-    own: int | None = getattr(where.device.memory, "free_bytes", None)
-    return free_bytes() if own is None else own
+    """Free bytes of the device's memory, else of the host's."""
+    device_bytes: int | None = getattr(where.device.memory, "free_bytes", None)
+    return free_bytes() if device_bytes is None else device_bytes
 
 
 def with_solution(error: OutOfMemoryError, definition: Definition, where: Placement) -> OutOfMemoryError:
-    """The error about a step that does not fit, with the batch that would; as it was, where none would."""
+    """The error with the largest batch that fits; unchanged if none does."""
     if where.device.target.family not in ("cpu", "cuda", "reference") or definition.has_fixed_batch:
         return error
     try:
@@ -62,13 +62,13 @@ def with_solution(error: OutOfMemoryError, definition: Definition, where: Placem
     except WholestepError:
         return error
     advice = (
-        f"{symbol}={fits:,} is the largest that fits; received {symbol}={asked:,}. accumulate= takes more in parts."
+        f"{symbol}={fits:,} is the largest that fits; received {symbol}={asked:,}. accumulate= splits larger batches."
     )
     return OutOfMemoryError(error.what, error.bytes, advice)
 
 
 def _largest(needed: Callable[[int], int], limit: int, most: int) -> int:
-    """Where bytes cross the limit.  They grow nearly along a line, which tells where to look next."""
+    """The largest batch within the limit, by interpolation: bytes are nearly linear in the batch."""
     low, high = 1, min(most, 64)
     while needed(high) <= limit:
         if high == most:
@@ -80,13 +80,13 @@ def _largest(needed: Callable[[int], int], limit: int, most: int) -> int:
         guess = (low + high) // 2 if halve else min(max(low + between, low + 1), high - 1)
         before = high - low
         low, high = (guess, high) if needed(guess) <= limit else (low, guess)
-        halve = 2 * (high - low) > before  # the line did not help
+        halve = 2 * (high - low) > before  # interpolation converges slowly: bisect next
     return low
 
 
 @dataclass
 class LoweredStep:
-    """What a step runs, lowered once; plans for any batch are made of it."""
+    """The lowered graphs of a step, from which plans for any batch are made."""
 
     definition: Definition
     where: Placement
@@ -104,7 +104,7 @@ class LoweredStep:
         self.symbol = batch_symbol(definition.graph)
 
     def plans(self, batch: int) -> list[Plan]:
-        """For a capacity of so many rows."""
+        """The plans for a capacity of so many rows."""
         from wholestep.compiler.pipeline import planner_of
         from wholestep.compiler.plan.model.request import PlanRequest
 
@@ -114,7 +114,7 @@ class LoweredStep:
         return [planner_of(target)(PlanRequest(low, sized.sizes_of(graph), target, fused)) for graph, low in pairs]
 
     def needed_bytes(self, batch: int) -> int:
-        """What a session maps that runs them over one state: each state once, one scratch memory for all."""
+        """The bytes that a session maps: each state once, one scratch memory for all plans."""
         plans, threads = self.plans(batch), self.where.threads
         seen: set[str] = set()
         arena, workspace, total = 0, 0, 0
@@ -127,7 +127,7 @@ class LoweredStep:
         return total + parts.round_to_pages(arena + workspace) + self._staging_bytes(plans, batch)
 
     def _staging_bytes(self, plans: Sequence[Plan], batch: int) -> int:
-        """Room for the inputs of all micro-batches together."""
+        """Bytes of the inputs of all micro-batches."""
         if len(plans) == 1:
             return 0
         part = max(plans, key=lambda p: len(p.inputs))
@@ -136,7 +136,7 @@ class LoweredStep:
 
 
 def with_one_row(model: Model, arguments: Mapping[str, Any]) -> tuple[Model, dict[str, Any]]:
-    """A model as a graph, and the arguments of a definition whose batch is not known yet."""
+    """A model as a graph, and the arguments of a definition with a batch of one row."""
     if "batch_size" in arguments:
         raise UsageError("find_batch_size finds the batch_size; leave it out, and give memory='2GB'.")
     rest = dict(arguments)

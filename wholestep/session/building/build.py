@@ -1,4 +1,4 @@
-"""Building sessions: each function here defines a step, has it planned, and loads it, or stops on the way."""
+"""Building sessions: define a step, plan it, load it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wholestep.errors import LimitError, OutOfMemoryError, UsageError
 from wholestep.nn.module.module import Module
 from wholestep.optim import Optimizer
 from wholestep.options import CompileOptions
-from wholestep.session.building.arguments import SessionArguments, need_shard, placement_of, takes_fields_of
+from wholestep.session.building.arguments import SessionArguments, need_shard, takes_fields_of
 from wholestep.session.building.plans import Plans
 from wholestep.session.session import Session
 from wholestep.steps.definition import TRAIN, Definition, Model, as_graph, define_step, need_graph, with_capacity
@@ -61,25 +61,25 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         batch_size: the largest batch, short for `capacity={"batch": n}`; smaller ones work without a recompile.
         capacity: the largest size of every symbolic dimension.
         accumulate: a step takes up to this many batches, computes them one after the other, and equals the step over
-            all their rows at once.  A loss that cannot be cut into batches is an error, unless `per_micro_batch=True`
+            all their rows at once.  A loss that is not separable is an error, unless `per_micro_batch=True`
             accepts the mean of the batches' losses.  Such a step returns the loss, not the other outputs.
         clip_norm: shorten all gradients together to this global norm; `result.metrics["grad_norm"]` is the norm before.
         clip_value: bring every element of the gradients into [-clip_value, clip_value]; done before `clip_norm`.
         clip_each: shorten the gradient of each parameter to this norm by itself.
         gradient_norm: measure the global norm of gradients, `result.metrics["grad_norm"]`, and its mean over an epoch's
             steps, `session.metrics()["grad_norm"]`.
-        nonfinite: where the loss or a gradient is not finite: "ignore" it, "skip" the update and leave every state as
-            it is (`session.skipped_steps` counts), or "raise" an error.
+        nonfinite: if the loss or a gradient is not finite: "ignore" it, "skip" the update and keep every state
+            (`session.skipped_steps` counts), or "raise" an error.
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
-        precision: "float32", "bfloat16" or "float16": what products, convolutions and attention are computed in, with
-            sums in float32.  Weights, their updates and everything else stay float32.  "tf32", on a GPU: products that
-            a library makes read float32 numbers with 10 bits behind the point.
+        precision: "float32", "bfloat16" or "float16": the dtype of products, convolutions and attention, with sums in
+            float32.  Weights, their updates and everything else stay float32.  "tf32", on a GPU: products that
+            a library makes read float32 numbers with a mantissa of 10 bits.
         loss_scale: of float16: how the loss is scaled, `ws.LossScale()` unless given.  A step whose gradients are not
             finite lowers the scale and changes nothing else.  `session.loss_scale` is the scale.
         memory: the most bytes that the step may take: a number, a text such as "5.5GB", or 0.7, a part of what it takes
-            without a limit.  Values that the backward pass reads are then computed again instead of being kept, as few
-            as the limit asks for; where that is not enough, the batch is cut into parts, as of `accumulate`.  Losses
-            and updates are the same up to rounding.  The report says what was done and what it costs.
+            without a limit.  Values that the backward pass reads are then recomputed instead of stored, as few as the
+            limit requires; if that is not enough, batches are split into micro-batches, as with `accumulate`.  Losses
+            and updates are the same up to rounding.  The report lists the changes and their cost.
         seed: of the initial weights, of dropout and other random values, and of the order of epochs.  None: that of
             `ws.manual_seed`, 0 unless it was called; modules built one after the other then start differently.
         device: "cpu", compiled for this machine's CPU, or "cpu/portable" and the like for a named instruction set;
@@ -103,13 +103,13 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
 
 
 def build_session_with_report(model_or_graph: Model, **arguments: Any) -> tuple[Session, OptimizeReport]:
-    """`build_session`, and what the build did."""
+    """`build_session`, and the report of the build."""
     definition, where = define_session(model_or_graph, arguments)
     return build(definition, _prepare_device(where))
 
 
 def build_session_unoptimized(model_or_graph: Model, **arguments: Any) -> Session:
-    """`build_session` without the whole-graph pass, to tell its work from the rest."""
+    """`build_session` without the whole-graph optimizer, for comparisons."""
     definition, where = define_session(model_or_graph, arguments)
     return build(definition, replace(where, options=replace(where.options, optimize=False)))[0]
 
@@ -138,13 +138,14 @@ def build_inference_session(
     if isinstance(graph, Module):
         if inputs is None:
             raise UsageError(
-                "build_inference_session needs to know what the model takes: inputs=ws.Spec(('batch', 784)). "
-                "model.predict(x) needs nothing."
+                "build_inference_session needs the types of the inputs: inputs=ws.Spec(('batch', 784)). "
+                "model.predict(x) does not."
             )
         state_with_numbers(graph, seed)
         graph, _ = forward_graph(graph, inputs)
     need_graph(graph, "build_inference_session")
-    where = _prepare_device(placement_of(device, threads, seed, options, precision=precision))
+    arguments = SessionArguments(device=device, threads=threads, seed=seed, options=options, precision=precision)
+    where = _prepare_device(arguments.placement())
     definition = Definition(graph, None, step_options=StepOptions(precision=as_precision(precision)))
     return build(with_capacity(definition, batch_size, capacity), where)[0]
 
@@ -162,11 +163,12 @@ def build_measuring_session(
     threads: int | None = None,
     options: CompileOptions | None = None,
 ) -> Session:
-    """A session that evaluates a model: the loss, the outputs and the metrics, and nothing that trains."""
+    """A session that evaluates a model: loss, outputs and metrics, without an optimizer."""
     graph = training_graph(model, inputs, targets, loss, loss_weights)
     step_options = with_parts(StepOptions(measures=as_measures(metrics)), graph)
     definition = Definition(graph, None, {}, step_options, measures_only=True)
-    return build(with_capacity(definition, batch_size, None), placement_of(device, threads, 0, options))[0]
+    where = SessionArguments(device=device, threads=threads, seed=0, options=options).placement()
+    return build(with_capacity(definition, batch_size, None), where)[0]
 
 
 def compile_training_graph(
@@ -182,7 +184,7 @@ def compile_training_graph(
     device: str = "cpu",
     options: CompileOptions | None = None,
 ) -> tuple[Plan, OptimizeReport]:
-    """The plan of a training step and what was done to get it; needs neither the device nor a C compiler.
+    """The plan of a training step and the report of its build; needs neither the device nor a C compiler.
 
     `memory=` is that of `build_session`, on a CPU for one thread.
 
@@ -250,24 +252,24 @@ def estimate(
     return plan_report(plan, where.threads, "estimate")
 
 
-# -- what they share ---------------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------------
 
 
 def _prepare_device(where: Placement) -> Placement:
-    """The same, with the device's own work begun: a first start traces and plans beside it."""
+    """Start the device's initialization, which runs while the step is traced and planned."""
     where.device.prepare(where.options)
     return where
 
 
 def define_session(model_or_graph: Model, arguments: Mapping[str, Any]) -> tuple[Definition, Placement]:
-    """What a session with these arguments of `build_session` runs, and where."""
+    """The definition and the placement of a session with these arguments of `build_session`."""
     parsed = SessionArguments.parse(arguments)
     where = parsed.placement()
     return parsed.define(model_or_graph, where), where
 
 
 def build(definition: Definition, where: Placement) -> tuple[Session, OptimizeReport]:
-    """Have the main entry point planned, and load it."""
+    """Plan the main entry point, and load it."""
     compiled = Plans.for_definition(definition, where)
     if where.group is not None and not where.seeded:
         agree_on_network(state_of(definition.model), where.group)
@@ -285,7 +287,7 @@ def build(definition: Definition, where: Placement) -> tuple[Session, OptimizeRe
 
 
 def _plan_main(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
-    """The main plan; where no plan keeps the limit of `memory=`, that of a part of the batch, as small as it asks."""
+    """The main plan; with `memory=` split into micro-batches if no other plan keeps the limit."""
     if compiled.definition.step_options.memory is None:
         return (compiled, *compiled.plan_with_report(compiled.definition.main))
     from wholestep.session.building.memory_budget import plan_within_budget
@@ -300,15 +302,20 @@ def load(compiled: Plans, plan: Plan) -> Session:
         return Session(plan, state=state_of(model), compiled=compiled, key=compiled.key(main))
 
 
-PATIENCE = 2.0  # seconds before anything is shown
-EVERY = 0.5
-# span -> what a user calls it; any other is part of planning
-WORDS = {"gcc": "compiling", "nvrtc": "compiling", "self_check": "checking the numbers", "device_init": "making room"}
+PATIENCE = 2.0  # seconds before anything is printed
+EVERY = 0.5  # seconds between two redraws
+# span -> text for the user; any other span is "planning"
+WORDS = {
+    "gcc": "compiling",
+    "nvrtc": "compiling",
+    "self_check": "checking the numbers",
+    "device_init": "allocating memory",
+}
 
 
 @contextmanager
 def show_build_progress(spans: Spans) -> Iterator[None]:
-    """Around a build; standard error that is no terminal is left alone."""
+    """Show the stage of a build on standard error if it is a terminal."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,7 +1,6 @@
-"""Sessions that keep `memory=`: where making values again is not enough, a batch is cut into micro-batches.
+"""Sessions with `memory=`: if rematerialization is not enough, batches are split into micro-batches.
 
-Twice as many parts are tried until a plan keeps the limit.  The number is kept in the cache, so that a later process
-goes straight there.
+The number of micro-batches is doubled until a plan keeps the limit, and stored in the cache for later processes.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from wholestep.session.building.plans import Plans
 from wholestep.steps.capacity import batch_symbol
 from wholestep.steps.definition import PART, TRAIN, Definition
 
-SUFFIX = ".parts"  # of a step that keeps its limit in so many parts: their number, and the limit in bytes
+SUFFIX = ".parts"  # of a cache entry with the number of micro-batches and the limit in bytes
 
 
 def plan_within_budget(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
-    """The main plan of a session that keeps its limit, and the plans it is one of."""
-    known = _cached_choice(compiled)
-    if known is not None:
-        parts, limit = known
+    """The plans of a session that keeps its limit, and the main one with its report."""
+    cached = _cached_choice(compiled)
+    if cached is not None:
+        parts, limit = cached
         cut = compiled.of(_in_parts(compiled.definition, parts, limit), compiled.spans)
         return (cut, *cut.plan_with_report(cut.definition.main))
     try:
@@ -38,30 +37,30 @@ def plan_within_budget(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
 
 
 def _cut(compiled: Plans, error: LimitError) -> tuple[Plans, Plan, OptimizeReport]:
-    """The same of the fewest micro-batches that keep it."""
+    """The plans with the smallest power of two of micro-batches that keep the limit."""
     definition = compiled.definition
     has_one_batch = isinstance(definition.model, Step) or definition.optimizer is None or definition.has_fixed_batch
-    if has_one_batch or definition.ranks:  # whose batch is cut among workers already
+    if has_one_batch or definition.ranks:  # whose batch is divided among workers already
         raise error
     rows, parts, least = definition.capacity[batch_symbol(definition.graph)], 2, error
     while parts <= rows:
         cut = compiled.of(_in_parts(definition, parts, error.limit), compiled.spans)
         try:
-            found = cut.plan_with_report(cut.definition.main)
+            planned = cut.plan_with_report(cut.definition.main)
         except LimitError as other:
             least = min(least, other, key=lambda e: e.bytes)
         except GraphError as why:
-            advice = f"{ADVICE} Its batch cannot be cut: {why}"
+            advice = f"{ADVICE} Its batch cannot be split: {why}"
             raise LimitError(error.what, error.bytes, advice, limit=error.limit) from None
         else:
             _keep(compiled, parts, error.limit)
-            return (cut, *found)
+            return (cut, *planned)
         parts *= 2
     raise least from None
 
 
 def _in_parts(definition: Definition, parts: int, limit: int) -> Definition:
-    """The same step over so many parts of its batch."""
+    """The step over `parts` micro-batches for each batch."""
     symbol = batch_symbol(definition.graph)
     micro_batches = definition.step_options.accumulate * parts
     options = replace(definition.step_options, accumulate=micro_batches, parts_per_batch=parts, memory=limit)
@@ -70,7 +69,7 @@ def _in_parts(definition: Definition, parts: int, limit: int) -> Definition:
 
 
 def bytes_beside(compiled: Plans) -> int:
-    """What a session over micro-batches takes beside the plan of one: the update's, and room for all inputs."""
+    """The bytes of a session over micro-batches besides the plan of one: the update, and all inputs."""
     definition = compiled.definition
     part = definition.trace(PART)
     seen, total = {*part.states()}, 0
@@ -81,8 +80,8 @@ def bytes_beside(compiled: Plans) -> int:
         plan = compiled.plan_with_report(entry)[0]
         names = {name for name, _ in plan.states} - seen
         seen |= names
-        own = footprint(plan, compiled.thread_count, names)
-        total += own.round_to_pages(own.state) + own.private_mapped
+        parts = footprint(plan, compiled.thread_count, names)
+        total += parts.round_to_pages(parts.state) + parts.private_mapped
     sizes = {**definition.sizes_of(part)}
     sizes[definition.micro_batches(TRAIN).batch] *= definition.step_options.accumulate
     return total + page_rounded(sum(align_up(i.type.bytes(sizes)) for i in part.inputs))

@@ -40,7 +40,7 @@ def load_plan(graph: Graph, path: str | PathLike[str]) -> Plan | None:
 
 
 def need_graph_of_plan(graph: object, what: str) -> None:
-    """A model alone is no graph: what it takes and its loss are part of the plan."""
+    """UsageError for a model, whose inputs and loss would be part of the plan."""
     if not isinstance(graph, Graph):
         raise UsageError(
             f"{what} takes the ws.Graph that the plan was made from; received {type(graph).__name__}. Of a model: "
@@ -83,7 +83,7 @@ def _graph_key(model: Graph | Step) -> str:
 
 
 def _read_cached(file: Path, key: str) -> Plan | None:
-    """The plan in a file, where it has this key; else None, and the log says why the step is planned."""
+    """The plan in a file if it has this key; else None, with the reason in the log."""
     try:
         data = file.read_bytes()
         if serialize.read_header(data).key == key:

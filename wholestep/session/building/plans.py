@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plans:
-    """A definition and how its entry points are compiled; without a `where` they are planned, and not checked."""
+    """Compiles the entry points of a definition; without a `where` plans are not checked."""
 
     definition: Definition
     options: CompileOptions
-    target: Target  # what the plans are made for
+    target: Target  # of the plans
     where: Placement | None = None
-    threads: int = 1  # that limits of memory are about where there is no `where`
+    threads: int = 1  # for memory limits without a `where`
     spans: Spans = field(default_factory=Spans)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
-    reports: dict[str, OptimizeReport] = field(default_factory=dict)  # entry point -> what its build did
+    verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> result of the self-check
+    reports: dict[str, OptimizeReport] = field(default_factory=dict)  # entry point -> report of its build
 
     @staticmethod
     def for_definition(definition: Definition, where: Placement) -> Plans:
-        """Those that will run, and are checked, where a session is to run."""
+        """The plans of a definition for a session at `where`."""
         return Plans(definition, where.options, where.device.target, where)
 
     def of(self, definition: Definition, spans: Spans | None = None) -> Plans:
-        """Those of another definition, compiled in the same way for the same place."""
+        """The plans of another definition with the same options, target and placement."""
         return Plans(definition, self.options, self.target, self.where, self.threads, spans or Spans())
 
-    def with_room(self, given: Mapping[str, object]) -> Plans:
-        """The same for as many rows as are given; itself where they fit."""
-        larger = self.definition.with_room(given)
+    def with_room(self, arrays: Mapping[str, object]) -> Plans:
+        """The plans for at least as many rows as the arrays have; itself if they fit."""
+        larger = self.definition.with_room(arrays)
         return self if larger is self.definition else replace(self, definition=larger, verdicts={}, reports={})
 
     def key(self, entry: str) -> str:
@@ -57,7 +57,7 @@ class Plans:
         return plan_key(graph, self.definition.sizes_of(graph), self.options, self.target, self.limit(entry))
 
     def limit(self, entry: str) -> Limit | None:
-        """The most bytes that an entry point may take: `memory=` is about the step that trains."""
+        """The memory limit of an entry point: `memory=` applies to the training step."""
         memory = self.definition.step_options.memory
         if memory is None or entry != self.definition.main:
             return None
@@ -70,7 +70,7 @@ class Plans:
 
     @property
     def thread_count(self) -> int:
-        """Threads of the session that a limit of memory is about."""
+        """The number of threads, for memory limits."""
         return self.threads if self.where is None else self.where.threads
 
     def plan(self, entry: str) -> tuple[Plan, str]:
@@ -78,19 +78,19 @@ class Plans:
         return self.plan_with_report(entry)[0], self.key(entry)
 
     def plan_with_report(self, entry: str) -> tuple[Plan, OptimizeReport]:
-        """The plan and what was done to get it.  A new one is checked where it will run, before it is kept."""
+        """The plan and the report of its build.  A new plan is checked before it is cached."""
         graph = self.definition.trace(entry)
         store = open_cache(self.options) if self.options.cache else None
         key = self.key(entry) if store is not None else ""
-        found = find_plan(store, key) if store is not None else None
-        if found is not None:
-            self.check(entry, found, new=False)
-            known = find_report(store, key) if store is not None else None
-            report = known or OptimizeReport(len(graph.nodes), len(graph.nodes))
+        cached = find_plan(store, key) if store is not None else None
+        if cached is not None:
+            self.check(entry, cached, new=False)
+            stored_report = find_report(store, key) if store is not None else None
+            report = stored_report or OptimizeReport(len(graph.nodes), len(graph.nodes))
             self.reports[entry] = replace(report, spans=tuple(self.spans.all), cached=True)
-            return found, self.reports[entry]
+            return cached, self.reports[entry]
         from wholestep.compiler.garbage import pause_garbage_collection
-        from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
+        from wholestep.compiler.pipeline import Compiler  # a cache hit does not load the passes
 
         self._make_room_for(graph)
         compiler = Compiler(self.options, self.spans)
@@ -104,9 +104,9 @@ class Plans:
         return plan, report
 
     def _make_room_for(self, graph: IRGraph) -> None:
-        """Begin to get the memory of a step's states, which takes the system as long as planning takes one core.
+        """Start allocating the memory of a step's states in the background, which takes about as long as planning.
 
-        The check of a new plan wants all of it, and after it the session.
+        The check of a new plan needs all of it, and then the session does.
         """
         where = self.where
         if where is None or not where.device.runs or where.options.verify is False or where.group is not None:
@@ -116,15 +116,15 @@ class Plans:
             memory.expect([node.type for node in states], [node.attrs.by_columns for node in states])  # type: ignore[attr-defined]
 
     def check(self, entry: str, plan: Plan, *, new: bool) -> None:
-        """Run a plan against the interpreter unless that was done, is not wanted, or there is nowhere to run it."""
+        """Check a plan against the interpreter, unless it was checked, `verify=False`, or there is no `where`."""
         if self.where is not None:
             subject = Subject(self.definition.trace(entry), plan, self.key(entry), self.where)
             self.verdicts[entry] = verdict_on(subject, self.spans, new=new)
 
     def optimization(self, entry: str) -> OptimizeReport:
-        """What the build of an entry point did, with the integers that its plan would have without the e-graph.
+        """The report of an entry point's build, with the integers of its plan without the e-graph.
 
-        These take a second plan, which is made here, once, and kept in the cache.
+        They need a second plan, which is made once and cached.
         """
         report = self.reports.get(entry) or self.plan_with_report(entry)[1]
         if report.before is None:

@@ -1,1 +1,1 @@
-"""Looking at a session: times of kernels, traces for viewers, the C that runs, statistics."""
+"""Inspection of a session: kernel times, traces, source code, statistics."""

@@ -12,7 +12,7 @@ _CALL = re.compile(r"_k(\d+)\(call\b")
 
 
 def annotate_source(source: str, plan: Plan) -> str:
-    """`source` with a comment over every kernel's function and behind every call: the nodes it came from."""
+    """`source` with a comment over every kernel's function and after every call: the nodes that it computes."""
     by_id = {k.id: k for k in plan.kernels}
     in_order = iter(plan.kernels)
     lines = [_buffer_names(plan)]

@@ -1,4 +1,4 @@
-"""Looking at a session without changing it: what was built, what it costs, where its time goes."""
+"""Inspection of a session: reports, times, source, statistics."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class Inspect:
-    """Reports, times and texts of a session's programs.  What they need is loaded when they are asked for."""
+    """Reports, times and source of a session's programs.  Their modules are imported on first use."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """What was timed so far."""
+        """The timed spans so far."""
         return () if self._programs.compiled is None else tuple(self._programs.compiled.spans.all)
 
     def span(self, name: str) -> AbstractContextManager[Any]:
-        """Time what happens inside, under a name; it is listed with the spans of the build."""
+        """Time a block under a name; it is listed with the spans of the build."""
         return nullcontext() if self._programs.compiled is None else self._programs.compiled.spans.span(name)
 
     def profile(self, given: Mapping[str, object] | None = None, /, *, steps: int = 10, **inputs: object) -> Profile:
         """The time, GFLOP/s and GB/s of every kernel of a step, from some steps whose effects are undone.
 
-        Beside them stands what the target's prices expect; `profile.by_layer()` is the time of every module.
-        It compiles the plan once more with clocks around its kernels; what `step` runs is not touched, nor are bits.
+        It also has the times that the target's cost table predicts; `profile.by_layer()` is the time of every module.
+        The plan is compiled once more with timers around its kernels; the program of `step` is not affected.
 
         Example: `print(session.profile(x=xb, labels=yb))`.
         """
@@ -56,19 +56,19 @@ class Inspect:
 
         Example: `session.trace("trace.json", session.profile(x=xb, labels=yb))`.
         """
-        from wholestep.session.inspect.trace import write_trace
+        from wholestep.session.inspect.profile import write_trace
 
         spans = self._programs.need("spans").spans
         write_trace(path, spans.all, spans.origin, profile)
 
     @property
     def peak_bytes(self) -> int:
-        """What is mapped."""
+        """Bytes that the session maps."""
         programs = self._programs
         if not programs.where.device.runs:
             return self.report().peak_bytes
-        own = sum(e.program.mapped_bytes for e in programs.entries.values())
-        return programs.state.mapped_bytes + programs.place.scratch.mapped_bytes + own
+        program_bytes = sum(e.program.mapped_bytes for e in programs.entries.values())
+        return programs.state.mapped_bytes + programs.place.scratch.mapped_bytes + program_bytes
 
     def report(self) -> PlanReport:
         """Kernels, flops, bytes moved, exact peak memory, and where each byte goes."""
@@ -88,22 +88,21 @@ class Inspect:
         return any(getattr(node.attrs, "per_worker", False) for node in nodes)
 
     def _verdict(self) -> str:
-        """Whether the main plan was checked against the interpreter."""
+        """The result of the main plan's self-check as text."""
         compiled = self._programs.compiled
-        known = None if compiled is None else compiled.verdicts.get(compiled.definition.main)
-        return str(known or Verdict(skipped="the session was made from a plan alone"))
+        verdict = None if compiled is None else compiled.verdicts.get(compiled.definition.main)
+        return str(verdict or Verdict(skipped="the session was made from a plan alone"))
 
     def optimization(self) -> OptimizeReport:
-        """What the e-graph did: rules with counts, time by step, budgets, and the plan's integers before and after.
+        """The work of the e-graph: rules with counts, time by step, budgets, and the plan's integers before and after.
 
-        The integers without the e-graph are those of a second plan, which is made when this is first called and kept
-        in the cache; nothing else is compiled again.
+        The integers without the e-graph are those of a second plan, which the first call makes and caches.
         """
         compiled = self._programs.need("the plan to compare with")
         return compiled.optimization(compiled.definition.main)
 
     def explain(self, name: str) -> Explanation:
-        """Why a tensor is computed as it is: gradient rules, and rewrites with their numeric class, at your lines.
+        """How a tensor is computed: gradient rules, and rewrites with their numeric class, at your lines.
 
         Args:
             name: an output, a kept tensor, a state that the step changes, or a gradient ("w1.grad").
@@ -117,7 +116,7 @@ class Inspect:
 
     @property
     def source(self) -> str:
-        """The text that runs, with names."""
+        """The source code of the program, with names."""
         from wholestep.session.inspect.annotated_source import annotate_source
 
         running = self._programs.of_micro_batches or [self._programs.main.program]
@@ -133,13 +132,13 @@ class Inspect:
 
         named = {**(given or {}), **inputs}
         entry = self._programs.entry_with_room("observe", named)
-        known = {i.name for i in entry.inputs.all}
-        return stats_of(entry({n: a for n, a in named.items() if n in known}).outputs)
+        names = {i.name for i in entry.inputs.all}
+        return stats_of(entry({n: a for n, a in named.items() if n in names}).outputs)
 
     def first_nonfinite(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> Origin | None:
-        """Where the first value comes from that is not finite, in the loss of these inputs or in its gradients.
+        """The operation that computes the first non-finite value of the loss of these inputs, or of its gradients.
 
-        The step is evaluated in NumPy, as the session's state is now; nothing changes.  None where all is finite.
+        The step is evaluated in NumPy with the current state; nothing changes.  None if all values are finite.
 
         Example: `print(session.first_nonfinite(x=xb, labels=yb))`.
         """
@@ -148,17 +147,20 @@ class Inspect:
         return first_nonfinite(self._programs, {**(given or {}), **inputs})
 
     def set_observer(self, observer: Observer | None) -> None:
-        """Show the activations of every layer before each step from now on; None ends it.  The step is unchanged.
+        """Pass the activations of every layer to an observer before each step; None ends it.  The step is unchanged.
 
-        `run`, `ws.Trainer` and `ws.fit` show them too; where the observer has a number `every`, of every so many steps,
-        and those between run natively, many at a time.
+        `run`, `ws.Trainer` and `ws.fit` do so too; for an observer with `every`, only at every so many steps, between
+        which steps run natively, many per call.
         """
         if observer is not None and not hasattr(observer, "on_activations"):
-            raise UsageError(f"an observer has on_activations(step, stats), as ws.ConsoleObserver; got {observer!r}.")
+            raise UsageError(
+                f"an observer has a method on_activations(step, stats), as ws.ConsoleObserver has; received "
+                f"{observer!r}."
+            )
         self._programs.observer = observer
 
     def observe(self, inputs: Mapping[str, object]) -> None:
-        """Show the activations of these inputs to whoever observes."""
+        """Pass the activations of these inputs to the observer."""
         observer = self._programs.observer
         assert observer is not None
         observer.on_activations(self._programs.state.step, self.activation_stats(inputs))

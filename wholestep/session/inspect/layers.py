@@ -1,7 +1,7 @@
-"""A profile by layer: which modules recorded what a kernel computes, and their parts of its time.
+"""A profile by layer: the modules that recorded the nodes of a kernel, and their shares of its time.
 
-Plans do not say it.  They are made once more from the same definition, with nodes in place of kernels' origins: a node
-carries the layer that recorded it, as it carries the user's line, and so do its gradients.
+Plans do not store layers.  The plan is made once more from the same definition, with nodes as the origin of kernels: a
+node has the layer that recorded it, as it has the user's line, and so do its gradients.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Parts = Mapping[tuple[str, int], float]  # (layer, phase) -> its part of a kerne
 
 @dataclass(frozen=True)
 class LayerTime:
-    """The seconds of a step that one layer takes: its kernels' times, and its parts of those it shares with others."""
+    """The seconds of a step that one layer takes: its kernels' times, and its shares of kernels of several layers."""
 
-    layer: str  # the path of a module; "(loss)" and the like are what no module recorded
+    layer: str  # the path of a module; "(loss)" and the like for nodes outside of modules
     forward: float
     backward: float
     update: float
@@ -77,7 +77,7 @@ class LayerProfile:
             "total", *(sum(column) for column in zip(*((r.forward, r.backward, r.update, r.share) for r in self.rows)))
         )
         lines = [_line(r, width) for r in (*self.rows, total)]
-        return "\n".join([head, *lines, "a kernel of several layers is shared by what its operations cost"])
+        return "\n".join([head, *lines, "the time of a kernel of several layers is divided by the cost of its nodes"])
 
 
 def _line(row: LayerTime, width: int) -> str:
@@ -86,7 +86,7 @@ def _line(row: LayerTime, width: int) -> str:
 
 
 def sum_by_layer(parts: Mapping[Place, Parts], seconds: Mapping[Place, float]) -> LayerProfile:
-    """The times of layers, given those of kernels; what no module recorded stands last."""
+    """The times of layers from those of kernels; nodes outside of modules are last."""
     spent: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for place, of_kernel in parts.items():
         for (layer, phase), part in of_kernel.items():
@@ -96,7 +96,7 @@ def sum_by_layer(parts: Mapping[Place, Parts], seconds: Mapping[Place, float]) -
     return LayerProfile(tuple(sorted(rows, key=lambda r: r.layer.startswith("("))))
 
 
-# -- whose a kernel is -----------------------------------------------------------------------------------------------
+# -- layers of kernels -----------------------------------------------------------------------------------------------
 
 
 def parts_of(compiled: Plans, plans: Sequence[Plan]) -> dict[Place, Parts]:
@@ -104,18 +104,18 @@ def parts_of(compiled: Plans, plans: Sequence[Plan]) -> dict[Place, Parts]:
     definition = compiled.definition
     kind, _, phase = definition.main.partition(".")
     entries = [f"{kind}.{p}" for p in definition.micro_batches(kind).phases] if phase else [definition.main]
-    made = [_kernel_nodes(compiled, entry, plan) for entry, plan in zip(entries, plans, strict=True)]
-    layers = {n.line.layer for kernels in made for nodes in kernels for n in nodes if n.line is not None}
-    found: dict[Place, Parts] = {}
-    for i, (kernels, plan) in enumerate(zip(made, plans, strict=True)):
+    kernel_nodes = [_kernel_nodes(compiled, entry, plan) for entry, plan in zip(entries, plans, strict=True)]
+    layers = {n.line.layer for kernels in kernel_nodes for nodes in kernels for n in nodes if n.line is not None}
+    shares: dict[Place, Parts] = {}
+    for i, (kernels, plan) in enumerate(zip(kernel_nodes, plans, strict=True)):
         work = _Work(compiled, plan)
         for kernel, nodes in zip(plan.kernels, kernels, strict=True):
-            found[i, kernel.id] = _parts(nodes, work, _written_bytes(kernel, plan, layers))
-    return found
+            shares[i, kernel.id] = _parts(nodes, work, _written_bytes(kernel, plan, layers))
+    return shares
 
 
 def _kernel_nodes(compiled: Plans, entry: str, plan: Plan) -> list[list[Node]]:
-    """The nodes of each kernel of a plan, from making it again."""
+    """The nodes of each kernel of a plan, from planning again."""
     nodes: list[Node] = []
 
     def label(node: Node) -> str:
@@ -128,14 +128,14 @@ def _kernel_nodes(compiled: Plans, entry: str, plan: Plan) -> list[list[Node]]:
     again, _ = compiler.plan(graph, sizes, compiled.target, limit)
     if [replace(k, origin=()) for k in again.kernels] != [replace(k, origin=()) for k in plan.kernels]:
         raise UsageError(
-            f"the layers of {entry!r} are not known: its plan, made again, is another than the one that was profiled, "
-            "as after a build whose rewriting gave up, or a session that was changed since. Build the session again."
+            f"the layers of {entry!r} are not known: planning again gave another plan than the profiled one, as after "
+            "a build whose e-graph hit its budget, or a session that was changed since. Build the session again."
         )
     return [[nodes[int(i)] for i in k.origin] for k in again.kernels]
 
 
 class _Work:
-    """What nodes of a plan cost by the table of its target, one against another."""
+    """The relative cost of nodes by the target's cost table."""
 
     def __init__(self, compiled: Plans, plan: Plan) -> None:
         self._sizes, self._operation = plan.sizes, compiled.target.costs.operation
@@ -148,29 +148,29 @@ class _Work:
 
 
 def _parts(nodes: Sequence[Node], work: _Work, written: Mapping[str, float]) -> Parts:
-    """A kernel's parts by layer and phase; nodes that passes made for themselves go with the others."""
-    known = [n for n in nodes if n.line is not None]
-    found: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for node in known:
+    """A kernel's shares by layer and phase; nodes that passes created without a line are ignored."""
+    recorded = [n for n in nodes if n.line is not None]
+    work_of: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for node in recorded:
         assert node.line is not None
         layer = node.line.layer or OUTSIDE
         if layer == UPDATE:
             for owner, part in written.items():
-                found[owner, UPDATING] += part * work(node)
+                work_of[owner, UPDATING] += part * work(node)
         else:
-            found[layer, BACKWARD if node.name.startswith("gradient of ") else FORWARD] += work(node)
-    total = sum(found.values())
-    return {key: part / total for key, part in found.items()} if total else {(OUTSIDE, FORWARD): 1.0}
+            work_of[layer, BACKWARD if node.name.startswith("gradient of ") else FORWARD] += work(node)
+    total = sum(work_of.values())
+    return {key: part / total for key, part in work_of.items()} if total else {(OUTSIDE, FORWARD): 1.0}
 
 
 def _written_bytes(kernel: Kernel, plan: Plan, layers: set[str]) -> dict[str, float]:
-    """Whose states a kernel changes, by their bytes: an update is one of the layer whose parameter it is."""
+    """The layers whose states a kernel updates, by bytes."""
     states = {a.buffer: plan.buffers[a.buffer] for a in stores(kernel) if plan.buffers[a.buffer].space is Space.STATE}
-    found: defaultdict[str, float] = defaultdict(float)
+    written: defaultdict[str, float] = defaultdict(float)
     for buffer in states.values():
-        found[_owner(buffer.name, layers)] += buffer.bytes
-    total = sum(found.values())
-    return {layer: size / total for layer, size in found.items()} if total else {UPDATE: 1.0}
+        written[_owner(buffer.name, layers)] += buffer.bytes
+    total = sum(written.values())
+    return {layer: size / total for layer, size in written.items()} if total else {UPDATE: 1.0}
 
 
 def _owner(state: str, layers: set[str]) -> str:

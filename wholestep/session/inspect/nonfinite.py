@@ -1,8 +1,8 @@
-"""Which operation computed the first value that is not finite: the step, evaluated once more in NumPy.
+"""The operation that computed the first non-finite value, found by evaluating the step in NumPy.
 
-From the loss, or from a gradient, that is not finite the search goes back along operands that are not finite, to an
-operation whose operands all are.  Infinite constants, such as those of attention masks, are meant: a value that is
-infinite because of them alone is no reason to look further.
+From a loss or a gradient that is not finite the search follows non-finite operands back to an operation whose operands
+are all finite.  Infinite constants, such as those of attention masks, are intended: values that are infinite only
+because of them are ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Origin:
 
     @property
     def is_leaf(self) -> bool:
-        """Was it given rather than computed?"""
+        """Is it an input or a parameter rather than a computed value?"""
         return bool(self.name)
 
     @property
@@ -76,7 +76,7 @@ def _range(low: float, high: float) -> str:
 
 
 def first_nonfinite(programs: Programs, inputs: Mapping[str, object]) -> Origin | None:
-    """Where the loss of some inputs, or else its gradients, get a value that is not finite."""
+    """The origin of the first non-finite value of the loss of some inputs, or else of its gradients."""
     definition = programs.need("the step in NumPy").definition
     entry = TRAIN if isinstance(definition.model, Step) else LOSS_AND_GRADIENTS
     graph = strip_stop_gradients(expand_gradients(inline_calls(definition.trace(entry))))
@@ -96,8 +96,8 @@ def first_nonfinite(programs: Programs, inputs: Mapping[str, object]) -> Origin 
     )
     loss, *others = [o.node for o in graph.outputs]
     for roots in ([loss], others, [u.node for u in graph.updates]):
-        if found := values.origin(graph, [node for node in roots if values.is_bad(node)]):
-            return found
+        if origin := values.origin(graph, [node for node in roots if values.is_bad(node)]):
+            return origin
     return None
 
 
@@ -119,15 +119,15 @@ def _scalars(graph: IRGraph) -> set[str]:
 
 
 class _Values:
-    """What is known of the values of nodes: their ranges, and which of them are not finite."""
+    """The ranges of nodes' values, and which of them are not finite."""
 
     def __init__(self) -> None:
         self._ranges: dict[Node, tuple[float, float]] = {}
         self._bad: dict[Node, tuple[float, tuple[int, ...]]] = {}  # value and index; in the order of evaluation
-        self._meant: set[Node] = set()  # infinite because of constants that are
+        self._intended: set[Node] = set()  # infinite because of infinite constants
 
     def observe(self, node: Node, value: Array) -> Array:
-        """A value as the step would store it; what it is like is noted."""
+        """Round a value as the step would store it, and record its range."""
         if value.dtype.kind != "f" or not value.size:
             return value
         kind = node.result.dtype if isinstance(node.result, TensorType) else None
@@ -139,19 +139,19 @@ class _Values:
         elif node not in self._bad:
             index = np.argwhere(~finite)[0]
             self._bad[node] = float(value[tuple(index)]), tuple(map(int, index))
-            if not np.isnan(value).any() and self._is_meant(node):
-                self._meant.add(node)
+            if not np.isnan(value).any() and self._is_intended(node):
+                self._intended.add(node)
         return value
 
-    def _is_meant(self, node: Node) -> bool:
+    def _is_intended(self, node: Node) -> bool:
         bad = [i for i in node.inputs if i in self._bad]
-        return node.op == "constant" or (bool(bad) and all(i in self._meant for i in bad))
+        return node.op == "constant" or (bool(bad) and all(i in self._intended for i in bad))
 
     def is_bad(self, node: Node) -> bool:
-        return node in self._bad and node not in self._meant
+        return node in self._bad and node not in self._intended
 
     def origin(self, graph: IRGraph, roots: Iterable[Node]) -> Origin | None:
-        """The first operation, in the order of evaluation, that the roots have their values from."""
+        """The first non-finite operation, in order of evaluation, that the roots depend on."""
         stack, seen = list(roots), set[Node]()
         while stack:
             node = stack.pop()
@@ -163,9 +163,9 @@ class _Values:
             return None
         inner = body_of(first)
         inside = [] if inner is None else [n for n in self._bad if n in _nodes(inner) and self.is_bad(n)]
-        return self._described(inside[0] if inside else first)
+        return self._origin_of(inside[0] if inside else first)
 
-    def _described(self, node: Node) -> Origin:
+    def _origin_of(self, node: Node) -> Origin:
         value, index = self._bad[node]
         name = getattr(node.attrs, "name", "") if not node.inputs else ""
         op = node.name if node.name.startswith(BACKWARD) else node.op

@@ -1,20 +1,24 @@
-"""Where a step spends its time: kernel by kernel, from a profiled build of the same plan."""
+"""Profiles: the time of every kernel of a step, from a build of its plan with timers; traces for viewers."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from os import PathLike
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wholestep.compiler.backends.cpu.runtime.profiler import KernelEvent
 from wholestep.compiler.plan.io.report import describe_kernel
 from wholestep.compiler.plan.io.traffic import price_kernel
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Plan
+from wholestep.compiler.spans import Span
 from wholestep.compiler.target import CostTable
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.programs import Programs
@@ -32,15 +36,15 @@ BARRIER = -1
 
 
 class ProfileRecorder(Protocol):
-    """The times that a profiled program notes."""
+    """Records the times of a profiled program."""
 
-    row: str  # what runs its kernels, one or several of them: "thread"
+    row: str  # what runs kernels: "thread", …
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Discard the events so far."""
 
     def take(self) -> list[KernelEvent]:
-        """What happened since."""
+        """The events since `clear`."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class KernelTime:
 
     @property
     def of_expected(self) -> float:
-        """How near it comes to what the table expects: 1 is all of it, and beyond 1 its bytes come from caches."""
+        """Expected time / measured time; above 1 its data comes from caches."""
         return self.expected / self.seconds if self.seconds else 0.0
 
     @property
@@ -79,7 +83,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class KernelLayers:
-    """Where a profile's kernels come from; found out when someone asks."""
+    """The layers of a profile's kernels, computed on first use."""
 
     compiled: Plans | None
     plans: tuple[Plan, ...]
@@ -89,7 +93,7 @@ class KernelLayers:
         """The layers of every kernel."""
         if self.compiled is None:
             raise UsageError(
-                "this session was made from a plan alone, which does not say which layers its kernels are of. Use "
+                "this session was made from a plan alone, which does not store the layers of its kernels. Use "
                 "ws.build_session(model)."
             )
         from wholestep.session.inspect.layers import parts_of
@@ -102,10 +106,10 @@ class Profile:
     """The kernels of a step with their times; `str()` is a table, slowest first."""
 
     kernels: tuple[KernelTime, ...]
-    step_seconds: float  # of the median step, with noting times
+    step_seconds: float  # of the median step, including the timers
     waiting_seconds: float  # at barriers, of the thread that waits longest
     steps: int
-    row: str  # what noted times: "thread"
+    row: str  # what runs kernels: "thread", …
     timeline: tuple[tuple[int, KernelEvent], ...]  # (program, event) of all steps
     names: Mapping[tuple[int, int], str]  # (program, kernel) -> what it computes
     layers: KernelLayers = field(repr=False, compare=False)
@@ -113,7 +117,7 @@ class Profile:
     def by_layer(self) -> LayerProfile:
         """The same times by layer: forward, backward and update of every module, in the order in which they run.
 
-        The first call makes the plan once more, to see which module recorded what a kernel computes.
+        The first call plans once more, to find the modules that recorded the nodes of each kernel.
 
         Example: `print(session.profile(x=xb, labels=yb).by_layer())`.
         """
@@ -137,13 +141,13 @@ class Profile:
         if not expected or not measured:
             return []
         return [
-            f"by the target's prices its kernels take {1e6 * expected:,.1f} us on {self._where}; measured "
+            f"by the target's cost table its kernels take {1e6 * expected:,.1f} us on {self._where}; measured "
             f"{1e6 * measured:,.1f} us, {expected / measured:.0%} of that speed"
         ]
 
     @property
     def rows(self) -> Mapping[int, str]:
-        """The threads, or the GPU, that noted times, by the numbers that events have."""
+        """The names of threads, or of the GPU, by the number in events."""
         return {number: f"{self.row} {number}" for number in sorted({e.thread for _, e in self.timeline})}
 
     @property
@@ -162,15 +166,15 @@ class Profile:
 
 
 def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Profile:
-    """Run some steps with times noted.  The state is put back afterwards: training goes on as if nothing had been."""
+    """Run some steps with timers, and restore the state afterwards."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise OptionError(f"profile: steps is a whole number of at least 1; received {steps!r}.")
+        raise OptionError(f"profile: steps is an integer of at least 1; received {steps!r}.")
     entry, recorders = _profiled_program(programs)
-    programs.take_turn()  # the steps are counted where they are taken back
+    programs.take_turn()  # the steps count in the state that is restored
     counted, state = state_dict(programs), programs.state
     before = {n: state.get(n) for n in state.names}
     try:
-        entry(inputs).wait()  # a first step pays for pages and caches, and builds a GPU's graphs
+        entry(inputs).wait()  # warm up: pages, caches, a GPU's graphs
         runs = [_one_step(entry, recorders, inputs) for _ in range(steps)]
     finally:
         for name, value in before.items():
@@ -182,7 +186,7 @@ def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Pro
 
 
 def _profiled_program(programs: Programs) -> tuple[EntryPoint, list[ProfileRecorder]]:
-    """The main entry point with profiled programs, over the same state and scratch memory; their logs."""
+    """The main entry point with profiled programs, over the same state and scratch memory; their recorders."""
     place, device, main_plan = replace(programs.place, profile=True), programs.where.device, programs.main.plan
     if not device.runs:
         raise UsageError(f"device={device.name!r} does not run plans; profile a session on device='cpu'.")
@@ -203,8 +207,7 @@ def _recorder_of(program: Program) -> ProfileRecorder:
     recorder: ProfileRecorder | None = getattr(program, "recorder", None)
     if recorder is None:
         raise UsageError(
-            f"the device of {program.plan.target!r} does not note when its kernels run; profile a session on "
-            "device='cpu'."
+            f"the device of {program.plan.target!r} has no timers for kernels; profile a session on device='cpu'."
         )
     return recorder
 
@@ -226,7 +229,7 @@ def _at_capacity(entry: EntryPoint) -> bool:
 
 
 def _times(programs: Programs) -> list[int]:
-    """How often each program runs in a step at capacity: once, or for each micro-batch; the last of those once."""
+    """How often each program runs in a step at capacity: once, or once per micro-batch and the last one once."""
     if not programs.of_micro_batches:
         return [1]
     shape = shape_of(programs.need("micro-batches").definition, TRAIN)
@@ -264,7 +267,7 @@ def _summary(runs: Sequence[Run], times: Sequence[int], row: str, layers: Kernel
 
 
 def _expected_seconds(kernel: Kernel, buffers: Sequence[Buffer], costs: CostTable, times: float) -> tuple[float, str]:
-    """Seconds that a kernel takes by a table of one thread, and whether its flops or its bytes decide it."""
+    """The predicted seconds of a kernel by the cost table of one thread, and whether flops or bytes bound it."""
     computing, moving = price_kernel(kernel, buffers, costs)
     return 1e-9 * times * max(computing, moving), "flops" if computing > moving else "bytes"
 
@@ -275,3 +278,58 @@ def _slowest(events: Sequence[tuple[int, KernelEvent]]) -> dict[tuple[int, int],
     for program, e in events:
         spent[program, e.kernel][e.thread] += e.seconds
     return {key: max(by_thread.values()) for key, by_thread in spent.items()}
+
+
+# -- traces for Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev) ----------------------------------------
+
+PYTHON, NATIVE = 1, 2  # process numbers: rows of the trace are grouped by them
+
+
+def chrome_trace(spans: Iterable[Span], origin: float, profile: Profile | None = None) -> dict[str, Any]:
+    """The trace as a JSON value; times are microseconds since `origin`, which is on `time.perf_counter`'s clock."""
+    events = [
+        _metadata_event("process_name", "Wholestep", PYTHON, 0),
+        _metadata_event("thread_name", "Python", PYTHON, 0),
+    ]
+    events += [_span(s) for s in spans]
+    if profile is not None:
+        events.append(_metadata_event("process_name", "kernels", NATIVE, 0))
+        events += [_metadata_event("thread_name", name, NATIVE, number) for number, name in profile.rows.items()]
+        events += _kernels(profile, origin)
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def write_trace(
+    path: str | PathLike[str], spans: Iterable[Span], origin: float, profile: Profile | None = None
+) -> None:
+    """Write the trace as a file that Chrome and Perfetto open."""
+    Path(path).write_text(json.dumps(chrome_trace(spans, origin, profile)), encoding="utf-8")
+
+
+def _metadata_event(what: str, name: str, process: int, thread: int) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _span(span: Span) -> dict[str, Any]:
+    nodes = {"nodes_before": span.nodes_before, "nodes_after": span.nodes_after}
+    counts = {k: v for k, v in nodes.items() if v is not None}
+    return _complete(span.name, "span", 1e6 * span.start, 1e6 * span.seconds, PYTHON, 0, counts)
+
+
+def _kernels(profile: Profile, origin: float) -> list[dict[str, Any]]:
+    events = []
+    work = {(k.program, k.kernel): {"flops": k.flops, "bytes": k.bytes} for k in profile.kernels}
+    for program, e in profile.timeline:
+        waits = e.kernel == BARRIER
+        name = "barrier" if waits else profile.names[program, e.kernel]
+        about = {} if waits else {"kernel": e.kernel, "program": program, **work[program, e.kernel]}
+        start, length = 1e6 * (e.begin - origin), 1e6 * e.seconds
+        events.append(_complete(name, "wait" if waits else "kernel", start, length, NATIVE, e.thread, about))
+    return events
+
+
+def _complete(
+    name: str, category: str, start: float, length: float, process: int, thread: int, about: dict[str, Any]
+) -> dict[str, Any]:
+    event = {"ph": "X", "name": name, "cat": category, "ts": start, "dur": length, "pid": process, "tid": thread}
+    return {**event, "args": about} if about else event

@@ -1,4 +1,4 @@
-"""Statistics of gradients and activations, and what is wrong with them."""
+"""Statistics of gradients and activations: ranges, norms, and vanishing or exploding values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VANISHING, EXPLODING = 1e-7, 1e5
 
 @dataclass(frozen=True)
 class Stats:
-    """Smallest, largest and mean element, and the norm; `verdict` says where something is wrong."""
+    """Smallest, largest and mean element, and the norm; `verdict` is "vanishing", "exploding" or ""."""
 
     name: str
     min: float
@@ -34,7 +34,7 @@ class Stats:
 
     @staticmethod
     def together(name: str, parts: Sequence[Stats]) -> Stats:
-        """Those of all elements of several arrays."""
+        """The statistics of several arrays together."""
         size = sum(s.size for s in parts)
         mean = sum(s.mean * s.size for s in parts) / size
         norm = math.hypot(*(s.norm for s in parts))
@@ -42,7 +42,7 @@ class Stats:
 
     @property
     def is_finite(self) -> bool:
-        """Is every element?"""
+        """Are all elements finite?"""
         return bool(np.isfinite([self.min, self.max]).all())
 
     @property
@@ -55,16 +55,16 @@ class Stats:
 
 
 def stats_of(arrays: Mapping[str, AnyArray]) -> dict[str, Stats]:
-    """The statistics of each."""
+    """The statistics of each array."""
     return {name: Stats.of(name, array) for name, array in arrays.items()}
 
 
 PER = ("parameter", "layer")
-MODEL = "model"  # the layer of the parameters that are in none
+MODEL = "model"  # the layer of parameters outside of layers
 
 
 def need_grouping(kind: str, per: object) -> str:
-    """OptionError unless statistics can be made per this."""
+    """OptionError unless `per` is "parameter" or "layer"."""
     if per not in PER:
         raise OptionError(f"{kind}: per is 'parameter' or 'layer'; received {per!r}.")
     return str(per)
@@ -72,10 +72,10 @@ def need_grouping(kind: str, per: object) -> str:
 
 def layers_of(names: Iterable[str]) -> dict[str, list[str]]:
     """The names of parameters by the path of the module that has them."""
-    found: dict[str, list[str]] = {}
+    layers: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(name.rpartition(".")[0] or MODEL, []).append(name)
-    return found
+        layers.setdefault(name.rpartition(".")[0] or MODEL, []).append(name)
+    return layers
 
 
 def stats_per_layer(stats: Mapping[str, Stats]) -> dict[str, Stats]:

@@ -1,4 +1,4 @@
-"""`ws.compute_gradients`: the gradients of a loss of arrays, for loops that are written by hand."""
+"""`ws.compute_gradients`: the gradients of a loss of arrays, for manual training loops."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ OF_THE_LOSS, GRADIENT = "loss.", "gradient."  # before the names of inputs and o
 def compute_gradients(loss: LossValue, model: Module) -> dict[str, Array]:
     """The gradients of a loss of arrays for the parameters of a model, by name: what `optimizer.step` takes.
 
-    For a loop that does everything by itself.  The forward pass is computed again; a step of your own (`@ws.step`)
-    computes it once, and everything in one call.
+    For manual training loops.  The forward pass is computed again; a step function (`@ws.step`) computes it once, and
+    everything in one call.
 
     Args:
         loss: a loss of `ws.losses`, of what `model(arrays)` gave.
@@ -48,7 +48,7 @@ def compute_gradients(loss: LossValue, model: Module) -> dict[str, Array]:
     if not isinstance(loss, LossValue) or not isinstance(loss.prediction, Outputs):
         fail(
             UsageError,
-            "compute_gradients takes a loss of ws.losses of what a model gave: loss = ws.losses.mse_loss(model(x), y); "
+            "compute_gradients takes a loss of ws.losses of a model's outputs: loss = ws.losses.mse_loss(model(x), y); "
             f"received {loss!r}. Inside a step of your own: ws.gradients(loss, params).",
         )
     if loss.prediction.model is not model:
@@ -57,10 +57,10 @@ def compute_gradients(loss: LossValue, model: Module) -> dict[str, Array]:
     others = {f"{OF_THE_LOSS}{name}": a for name, a in loss.arrays.items() if name != "prediction"}
     capacity = {symbol: room(count) for count, symbol in symbols.items()}
     key = loss.program, tuple(specs.items()), tuple(capacity.items()), structure(model)
-    kept: dict[object, Any] = model.__dict__.setdefault("_gradients", {})
-    if key not in kept:
-        kept[key] = _session(model, specs, loss.program, capacity)
-    outputs = kept[key].step({**arrays, **others}).outputs
+    sessions: dict[object, Any] = model.__dict__.setdefault("_gradients", {})
+    if key not in sessions:
+        sessions[key] = _session(model, specs, loss.program, capacity)
+    outputs = sessions[key].step({**arrays, **others}).outputs
     return {name.removeprefix(GRADIENT): a for name, a in outputs.items() if name.startswith(GRADIENT)}
 
 
@@ -72,24 +72,24 @@ def _session(model: Module, specs: dict[str, Spec], loss: LossProgram, capacity:
     if any(node.op in ("dropout", "by_mode") for node in graph.to_ir().nodes):
         fail(
             UsageError,
-            f"this {type(model).__name__} drops values or normalises by its batch while it trains, and what it gives "
-            "on arrays is what it gives in evaluation. Train it with ws.fit, session.step or a step of your own "
-            "(@ws.step): they know the difference.",
+            f"this {type(model).__name__} uses dropout or batch statistics in training, and on arrays it "
+            "computes what it computes in evaluation. Train it with ws.fit, session.step or a step of your own "
+            "(@ws.step): they distinguish both.",
         )
     with record_into(graph):
         value = loss.record(prediction, graph, OF_THE_LOSS)
-        found = gradients(value, model.traced(graph))
-        graph.set_outputs({"loss": value, **{f"{GRADIENT}{name}": g for name, g in found.items()}})
+        slopes = gradients(value, model.traced(graph))
+        graph.set_outputs({"loss": value, **{f"{GRADIENT}{name}": g for name, g in slopes.items()}})
     return build_inference_session(graph, capacity=sizes_of(graph, capacity))
 
 
 def activations(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> dict[str, AnyArray]:
-    """The output of every module that gives one tensor, by its path, in the order in which they run."""
+    """The output of every module that returns one tensor, by its path, in order of execution."""
     arrays, symbols, specs = read_inputs(model, inputs, named)
     capacity = {symbol: room(count) for count, symbol in symbols.items()}
     key = tuple(specs.items()), tuple(capacity.items()), structure(model)
-    kept: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_activations", {})
-    if key not in kept:
+    sessions: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_activations", {})
+    if key not in sessions:
         from wholestep.session.building.build import build_inference_session
 
         state_with_numbers(model)
@@ -97,8 +97,8 @@ def activations(model: Module, inputs: Sequence[object], named: Mapping[str, obj
         seen = trace_of(graph).outputs
         with record_into(graph):
             graph.set_outputs({f"layer{i}": tensor for i, tensor in enumerate(seen.values())})
-        made = build_inference_session(graph, capacity=sizes_of(graph, capacity))
-        kept[key] = made, {path: f"layer{i}" for i, path in enumerate(seen)}
-    session, names = kept[key]
+        session = build_inference_session(graph, capacity=sizes_of(graph, capacity))
+        sessions[key] = session, {path: f"layer{i}" for i, path in enumerate(seen)}
+    session, names = sessions[key]
     outputs = session.step(arrays).outputs
     return {path: outputs[name] for path, name in names.items() if path}

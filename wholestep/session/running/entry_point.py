@@ -1,4 +1,4 @@
-"""What a step gives back.  Numbers are read when they are asked for; on a device that goes on by itself that waits."""
+"""Entry points and their results.  Values are read on access, which waits for an asynchronous device."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from wholestep.errors import UnknownNameError, UsageError
 from wholestep.lazy import interop
 from wholestep.session.running.inputs import Inputs
 
-PAUSE = 20e-6  # seconds between two looks of a thread that waits
+PAUSE = 20e-6  # seconds between two attempts of a waiting thread
 
 
 class SessionLock:
-    """One thread at a time, by a token.  Its holder must not ask for it again.
+    """A lock as a token in a list.  It is not reentrant.
 
-    Taking a list's only element and putting it back are single operations: a tenth of the time of a lock, which a step
-    of a small network would feel.
+    `list.pop` and `list.append` are atomic and take a tenth of the time of `threading.Lock`, which is measurable in
+    a step of a small network.
     """
 
     def __init__(self) -> None:
         self._tokens = [None]
-        self.take_now = self._tokens.pop  # IndexError where another thread has it: then `wait`
+        self.take_now = self._tokens.pop  # IndexError if another thread holds it: then `wait`
         self.give_back = self._tokens.append
         _LIVE.add(self)
 
     def wait(self) -> None:
-        """Take the token when it is there."""
+        """Acquire the lock."""
         while True:
             try:
                 return self.take_now()
@@ -49,7 +49,7 @@ class SessionLock:
         self.give_back(None)
 
     def renew(self) -> None:
-        """Nobody has it."""
+        """Make the lock free."""
         self._tokens[:] = [None]
 
 
@@ -57,7 +57,7 @@ _LIVE: WeakSet[SessionLock] = WeakSet()
 
 
 def _after_fork() -> None:
-    """In the child there are no threads that could give back what they hold in the parent."""
+    """In a forked child: free all locks, whose holders are threads of the parent."""
     for turns in _LIVE:
         turns.renew()
 
@@ -66,19 +66,19 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Readings(Protocol):
-    """What a session measures, as numbers by name."""
+    """The metrics of a session by name."""
 
     def of(self, result: StepResult) -> dict[str, Any]:
-        """The metrics at the time of asking, and what the step itself reports."""
+        """The current metrics, and the values that the step itself reports."""
 
 
 class EntryPoint:
-    """A loaded program with inputs and outputs as the user knows them."""
+    """A loaded program with the user's inputs and outputs by name."""
 
     def __init__(self, program: Program, turns: SessionLock, readings: Readings | None = None) -> None:
         self.program = program
         self.turns = turns  # of the threads that share the session
-        # Where a step is done when it returns, the next one, of another thread perhaps, writes where it is read.
+        # On a synchronous device the next step, perhaps of another thread, overwrites outputs: readers take the lock.
         self.reading: AbstractContextManager[None] = turns if program.synchronous else nullcontext()
         self._take, self._give_back = turns.take_now, turns.give_back
         self.readings = readings
@@ -88,56 +88,56 @@ class EntryPoint:
         self.outputs = program.outputs
         first = next(iter(self.outputs.values()), None)
         self.has_loss = first is not None and first.shape == () and first.dtype.is_float
-        # Where a step is done when it returns, its loss is read at once; else when somebody asks.
-        self._loss_now = program.loss if self.has_loss and program.synchronous else _not_yet
+        # On a synchronous device the loss is read at once, else on access.
+        self._loss_now = program.loss if self.has_loss and program.synchronous else _no_loss_yet
         self.ran = False
-        self._last: Callable[[], StepResult | None] = _nobody
+        self._last: Callable[[], StepResult | None] = _no_result
 
-    def __call__(self, given: Mapping[str, object]) -> StepResult:
-        """One step, or its beginning on a device that goes on by itself."""
+    def __call__(self, arrays: Mapping[str, object]) -> StepResult:
+        """Run a step; on an asynchronous device launch it."""
         try:
             self._take()
         except IndexError:
             self.turns.wait()
         try:
-            sizes = self._bind(given)
-            held = self._last()
-            if held is not None:
-                held.detach()
-            ticket = self._launch(sizes)
+            sizes = self._bind(arrays)
+            last = self._last()
+            if last is not None:
+                last.detach()
+            launch = self._launch(sizes)
             self.ran = True
-            result = StepResult(self, ticket, self._loss_now())
+            result = StepResult(self, launch, self._loss_now())
             self._last = ref(result)
             return result
         except IndexRefusedError:
-            self.inputs.refuse_indices(given)
+            self.inputs.refuse_indices(arrays)
         finally:
             self._give_back(None)
 
-    def parts(self, given: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-        """What is given, cut into parts that fit the capacity; whole where it fits or cannot be cut by rows."""
+    def parts(self, arrays: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+        """The arrays in parts that fit the capacity; whole if they fit, or cannot be split by rows."""
         leading = {t.shape[:1] for t in (*(i.type for i in self.inputs.all), *self.outputs.values())}
-        rows = {len(a) for a in given.values() if isinstance(a, Sized)}
+        rows = {len(a) for a in arrays.values() if isinstance(a, Sized)}
         symbol = str(next(iter(leading))[0]) if len(leading) == 1 and () not in leading else ""
         most = self.plan.sizes.get(symbol, 0)
         if len(rows) != 1 or not 0 < most < (count := rows.pop()):
-            yield given
+            yield arrays
             return
         for start in range(0, count, most):
-            yield {name: a[start : start + most] for name, a in given.items()}  # type: ignore[index]
+            yield {name: a[start : start + most] for name, a in arrays.items()}  # type: ignore[index]
 
     def loss(self) -> float:
         """The loss of the last step."""
         return self.program.loss() if self.has_loss else _no_loss()
 
     def release(self) -> None:
-        """Keep the outputs of the last result, if anyone still holds it: they are written next."""
-        if (held := self._last()) is not None:
-            held.detach()
-        self._last = _nobody
+        """Copy the outputs of the last result, if it is still referenced: they are overwritten next."""
+        if (last := self._last()) is not None:
+            last.detach()
+        self._last = _no_result
 
     def result(self) -> StepResult:
-        """What the program's last step, or epoch, has left."""
+        """The result of the program's last step or epoch."""
         result = StepResult(self, self.program, self._loss_now())
         self._last = ref(result)
         return result
@@ -147,7 +147,7 @@ class EntryPoint:
         return self.program.read(self.known(name))
 
     def known(self, name: str) -> str:
-        """The name of an output; UnknownNameError where there is none."""
+        """The name itself; UnknownNameError if there is no such output."""
         if name not in self.outputs:
             listed = ", ".join(map(repr, self.outputs)) or "none"
             raise UnknownNameError(
@@ -156,12 +156,12 @@ class EntryPoint:
         return name
 
 
-def _nobody() -> None:
-    """No result is held."""
+def _no_result() -> None:
+    """There is no last result."""
 
 
-def _not_yet() -> None:
-    """The loss of a step that may be under way."""
+def _no_loss_yet() -> None:
+    """The loss of a step that may still run."""
 
 
 def _no_loss() -> NoReturn:
@@ -179,10 +179,10 @@ class StepResult:
         print(result.loss, result["logits"].argmax(axis=1))
     """
 
-    __slots__ = ("__weakref__", "_entry", "_loss", "_ticket")
+    __slots__ = ("__weakref__", "_entry", "_launch", "_loss")
 
     def __init__(self, entry: EntryPoint, ticket: Launch, loss: float | None) -> None:
-        self._entry, self._ticket, self._loss = entry, ticket, loss
+        self._entry, self._launch, self._loss = entry, ticket, loss
 
     @property
     def loss(self) -> float:
@@ -191,16 +191,16 @@ class StepResult:
             if not self._entry.has_loss:
                 _no_loss()
             with self._entry.reading:
-                self._loss = self._ticket.loss()
+                self._loss = self._launch.loss()
         return self._loss
 
     def wait(self) -> None:
-        """Return when the step is done; raises what went wrong in it."""
-        self._ticket.wait()
+        """Block until the step is done; raises its error."""
+        self._launch.wait()
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The session's metrics: over the epoch so far, as they are when this is read; `grad_norm` is this step's."""
+        """The session's metrics over the epoch so far, at the time of reading; `grad_norm` is that of this step."""
         readings = self._entry.readings
         return {} if readings is None else readings.of(self)
 
@@ -210,13 +210,13 @@ class StepResult:
         return {name: self[name] for name in self._entry.outputs}
 
     def detach(self) -> None:
-        """Keep the outputs apart; where they are, the next step writes."""
-        self._ticket = self._ticket.keep()
+        """Copy the outputs: the next step overwrites their memory."""
+        self._launch = self._launch.keep()
 
     def __getitem__(self, name: str) -> AnyArray:
-        known = self._entry.known(name)
+        output = self._entry.known(name)
         with self._entry.reading:
-            return self._ticket.read(known)
+            return self._launch.read(output)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

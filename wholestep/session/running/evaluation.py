@@ -1,4 +1,4 @@
-"""Measuring and predicting: entry points that change nothing, over any number of rows."""
+"""Evaluation and prediction over any number of rows: entry points that change no parameter."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = logging.getLogger("wholestep")
 
 
 class Evaluation:
-    """The part of a session that looks at a model as it is."""
+    """The part of a session that evaluates and predicts."""
 
     def __init__(self, programs: Programs, measurements: Measurements) -> None:
         self._programs, self._measurements = programs, measurements
-        self._averages = False  # does `evaluate_all` take batches one by one?
-        self._apart = False  # do workers measure validation data by themselves, since rows cannot be divided?
-        self._mixes_rows: str | None = None  # why `predict` needs all rows at once; None: nobody asked
+        self._averages = False  # `evaluate_all` averages the losses of batches
+        self._local = False  # each worker evaluates all validation rows, since rows cannot be divided
+        self._mixes_rows: str | None = None  # why `predict` needs all rows at once; None: not computed yet
 
     @overload
     def predict(self: Any, given: Module, /, *arrays: object, **inputs: object) -> Any: ...
@@ -77,15 +77,15 @@ class Evaluation:
         return self._measure(named)
 
     def _outputs(self, named: Mapping[str, object]) -> dict[str, AnyArray]:
-        """The outputs of any number of rows, by name; an error where a part of them would have other outputs."""
+        """The outputs of any number of rows, by name; UsageError if rows depend on each other and do not fit."""
         entry = self._programs.entry("predict")
-        given = list(entry.parts(named))
-        if len(given) > 1:
-            self._need_rows_apart()
-        parts = [entry(part).outputs for part in given]
+        batches = list(entry.parts(named))
+        if len(batches) > 1:
+            self._need_independent_rows()
+        parts = [entry(part).outputs for part in batches]
         return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
 
-    def _need_rows_apart(self) -> None:
+    def _need_independent_rows(self) -> None:
         from wholestep.steps.separable_loss import what_mixes_rows
 
         if self._mixes_rows is None:
@@ -104,27 +104,27 @@ class Evaluation:
         return entry(named) if fits else evaluate_rows(entry, named)
 
     def _entry_for(self, named: Mapping[str, object], kind: str) -> tuple[EntryPoint, bool]:
-        """What measures so many rows, and whether it takes all of them at once."""
+        """The entry point that evaluates so many rows, and whether it takes all of them at once."""
         programs = self._programs
         fits = programs.need(f"the entry point {kind!r}").definition.fits(named)
         return programs.entry(kind) if fits else programs.entry_for_all_rows(kind), fits
 
     def _kind_for(self, arrays: Mapping[str, object]) -> str:
-        """What measures these by all ranks together; by each alone where there is one, or rows cannot be divided."""
+        """VALIDATE if all ranks evaluate together; EVALUATE for one rank, or if rows cannot be divided."""
         where = self._programs.where
-        if where.ranks * where.model_ranks < 2 or self._apart or self._takes_batches("validation"):
+        if where.ranks * where.model_ranks < 2 or self._local or self._takes_batches("validation"):
             return EVALUATE
         if self._leaves_ranks_without_rows(arrays):
             return EVALUATE
         try:
             self._entry_for(arrays, VALIDATE)
         except GraphError as error:
-            log.info("validation is measured by each worker, over all rows: %s", error)
-            self._apart = True
-        return EVALUATE if self._apart else VALIDATE
+            log.info("validation runs on each worker, over all rows: %s", error)
+            self._local = True
+        return EVALUATE if self._local else VALIDATE
 
     def _leaves_ranks_without_rows(self, arrays: Mapping[str, object]) -> bool:
-        """Has the last batch fewer rows than ranks, on a device whose libraries compute nothing of none?"""
+        """Has the last batch fewer rows than ranks, on a device whose libraries refuse empty arrays?"""
         where, definition = self._programs.where, self._programs.need("validation").definition
         rows = definition.rows_in(arrays)
         if where.device.target.family == "cpu" or rows is None:
@@ -133,7 +133,7 @@ class Evaluation:
         return 0 < (count % most or min(count, most)) < where.ranks
 
     def prepare(self, arrays: Mapping[str, object]) -> None:
-        """Compile what `evaluate_together` runs, before anybody waits for it."""
+        """Compile the entry point of `evaluate_together`."""
         if self._kind_for(arrays) == VALIDATE:
             return
         if not self._takes_batches("evaluate_all"):
@@ -147,16 +147,16 @@ class Evaluation:
     def evaluate_all(self, arrays: Mapping[str, object]) -> dict[str, Any]:
         """The loss over all rows of data sets of any length, and the metrics, with nothing changed.
 
-        A loss that cannot be cut into batches is averaged over them, by their rows, and a warning says so once.
+        A loss that is not separable is averaged over batches, weighted by rows, with one warning.
 
         Example: `session.evaluate_all({"x": X, "labels": Y})["loss"]`.
         """
         return self._evaluate_all(arrays, EVALUATE)
 
     def evaluate_together(self, arrays: Mapping[str, object]) -> dict[str, Any]:
-        """What `evaluate_all` gives, measured by all workers, of whom each takes its rows of every batch.
+        """Collective: `evaluate_all` by all workers, each over its rows of every batch.
 
-        All of them call it, with the same arrays.  What cannot be divided each of them measures by itself.
+        All workers call it with the same arrays.  If rows cannot be divided, each evaluates all of them.
         """
         return self._evaluate_all(arrays, self._kind_for(arrays))
 
@@ -170,16 +170,16 @@ class Evaluation:
         return {"loss": loss, **self._measurements.metrics(EVALUATE)}
 
     def _takes_batches(self, what: str) -> bool:
-        """Is the loss that of batches one by one?"""
+        """Is the loss computed batch by batch?"""
         self._averages = self._averages or self._programs.need(what).definition.has_fixed_batch
         return self._averages
 
     def _take_batches(self, why: GraphError) -> None:
-        log.warning("the loss over all rows is the mean of the losses of batches, by rows: %s", why)
+        log.warning("the loss over all rows is the mean of the losses of batches, weighted by rows: %s", why)
         self._averages = True
 
     def evaluate_batches(self, batches: Iterable[Mapping[str, object]]) -> dict[str, Any]:
-        """The metrics over batches of any number, each of which is forgotten before the next is asked for."""
+        """The metrics over an iterable of batches, with one batch in memory at a time."""
         entry = self._programs.entry(EVALUATE)
         self._measurements.reset_metrics(EVALUATE)
         for batch in batches:

@@ -1,4 +1,4 @@
-"""From the user's arrays to the inputs and sizes of a launch: everything is validated before anything runs."""
+"""Binds the user's arrays to the inputs and sizes of a launch, after all checks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.errors import GraphError, InputError, ShapeError, UnknownNameError
 from wholestep.steps.capacity import MICRO_BATCH_DIMS
 
-_READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an array is read where it lies
+_READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an array is read in place
 
 
 class BoundInput:
-    """One input of an entry point: what it takes, and the shape it was last given."""
+    """One input of an entry point: its type, bounds, and last shape."""
 
     __slots__ = ("bounds", "dtype", "name", "partial", "shape", "type", "what")
 
@@ -26,7 +26,7 @@ class BoundInput:
         self.name, self.type, self.what = name, type, f"the input {name!r}"
         self.dtype: np.dtype[Any] = type.dtype.numpy
         self.bounds = tuple(b.size for b in bounds if b.is_plain)  # its values are indices below each of these
-        self.partial = tuple(b for b in bounds if not b.is_plain)  # the same of some elements, or but for one value
+        self.partial = tuple(b for b in bounds if not b.is_plain)  # bounds on some elements, or with one excused value
         self.shape: tuple[int, ...] | None = None
 
     def accept(self, value: object) -> AnyArray:
@@ -40,13 +40,13 @@ class BoundInput:
         return array
 
     def is_readable(self, array: AnyArray) -> bool:
-        """Can a kernel read the array where it lies?"""
+        """Can a kernel read the array in place?"""
         return array.dtype == self.dtype and array.flags.num & _READABLE == _READABLE
 
     def check_bounds(self, array: AnyArray, sizes: Mapping[str, int], batches: bool = False) -> None:
-        """Indices outside their axis would be clamped silently by a kernel: they are refused here.
+        """InputError for indices outside their axis, which a kernel would clamp silently.
 
-        Of an array of many `batches` nobody knows here which rows are the first of one: a bound on these is left out.
+        For an array of many `batches` bounds on the first rows of each are skipped: the batches are not known here.
         """
         for size in self.bounds:
             self._check(array, Bound(self.name, size), sizes)
@@ -73,9 +73,9 @@ class BoundInput:
 
 
 def _position(part: AnyArray, value: int, shape: tuple[int, ...], cuts: Sequence[slice]) -> str:
-    """Where a value stands that a part of an array holds."""
-    found = np.argwhere(part == value)[0]
-    places = [range(n)[c][int(i)] for i, n, c in zip(found, shape, cuts or [slice(None)] * len(shape), strict=True)]
+    """The position of a value in the whole array."""
+    index = np.argwhere(part == value)[0]
+    places = [range(n)[c][int(i)] for i, n, c in zip(index, shape, cuts or [slice(None)] * len(shape), strict=True)]
     return ", ".join(map(str, places))
 
 
@@ -98,7 +98,7 @@ class Inputs:
         self._partial = [i for i in self.all if i.partial]  # a native step does not check these
         self._bind = program.bind
         self.sizes: dict[str, int] = dict(self._capacity)  # of the last call; replaced, never changed
-        self._fixed: dict[str, int] = {}  # sizes that no array tells
+        self._fixed: dict[str, int] = {}  # sizes that no input determines
         _need_inferable(plan, self.all)
 
     def named(self, name: str) -> BoundInput:
@@ -108,36 +108,36 @@ class Inputs:
                 return i
         raise self._unknown([name])
 
-    def bind(self, given: Mapping[str, object]) -> Mapping[str, int]:
-        """Validate what a step is given and hand it to the program; the sizes of its launch.
+    def bind(self, arrays: Mapping[str, object]) -> Mapping[str, int]:
+        """Validate the arrays of a step and bind them to the program; the sizes of its launch.
 
-        The common case is a handful of comparisons: arrays of the right dtype, readable in place, shaped as last time.
+        The fast path is a few comparisons: arrays of the right dtype, readable in place, shaped as in the last step.
         """
-        if len(given) != len(self.all):
-            return self._bind_any(given)
+        if len(arrays) != len(self.all):
+            return self._bind_any(arrays)
         for item in self.all:
-            array: Any = given.get(item.name)
+            array: Any = arrays.get(item.name)
             if (
                 type(array) is not np.ndarray
                 or array.shape != item.shape
                 or array.dtype != item.dtype
                 or not array.flags.carray  # contiguous, aligned and writeable
             ):
-                return self._bind_any(given)
+                return self._bind_any(arrays)
             self._bind(item.name, array)
         for item in self._partial:
-            item.check_bounds(given[item.name], self.sizes)  # type: ignore[arg-type]
+            item.check_bounds(arrays[item.name], self.sizes)  # type: ignore[arg-type]
         return self.sizes
 
-    def refuse_indices(self, given: Mapping[str, object]) -> NoReturn:
-        """Say which index the program has refused."""
-        arrays = self.check(given)
+    def refuse_indices(self, values: Mapping[str, object]) -> NoReturn:
+        """InputError with the index that the program refused."""
+        arrays = self.check(values)
         for item in self.all:
             item.check_bounds(arrays[item.name], self.sizes)
         raise AssertionError("the program refused indices that are in range")
 
-    def _bind_any(self, given: Mapping[str, object]) -> Mapping[str, int]:
-        arrays = self.check(given)
+    def _bind_any(self, values: Mapping[str, object]) -> Mapping[str, int]:
+        arrays = self.check(values)
         sizes = self.solve(arrays)
         self._check_sizes(sizes)
         self.check_least(sizes)
@@ -149,18 +149,18 @@ class Inputs:
                 array = self.stage(item, array)
             self._bind(item.name, array)
             item.shape = array.shape
-        if sizes != self.sizes:  # the same mapping tells a program that nothing has changed
+        if sizes != self.sizes:  # the same object tells a program that sizes have not changed
             self.sizes = sizes
         return self.sizes
 
     def stage(self, item: BoundInput, array: AnyArray) -> AnyArray:
-        """The array, converted, in the session's own memory."""
+        """A converted copy in the session's staging memory."""
         staged = self._program.staging(item.name)[: array.size].reshape(array.shape)
         np.copyto(staged, array, casting="unsafe")  # check_dtype has seen that the values fit
         return staged
 
     def hold(self, item: BoundInput, value: object) -> AnyArray:
-        """A copy of a value in the session's own memory, for a later step."""
+        """A copy in the session's staging memory, for a later step."""
         array = item.accept(value)
         if array.size > self._program.staging(item.name).size:
             limits = tuple(evaluate(e, self._capacity) for e in item.type.shape)
@@ -170,31 +170,31 @@ class Inputs:
         return self.stage(item, array)
 
     def fix(self, sizes: dict[str, int]) -> None:
-        """Say the sizes that no array tells, where a program of micro-batches runs by itself."""
+        """Set sizes that no input determines, for a micro-batch program that runs alone."""
         if sizes != self._fixed:
             self._fixed = sizes
             for item in self.all:
                 item.shape = None  # the next step is validated in full
 
-    def check(self, given: Mapping[str, object]) -> dict[str, AnyArray]:
-        """Arrays by input, in order; an error where a name, dtype or rank is wrong."""
+    def check(self, values: Mapping[str, object]) -> dict[str, AnyArray]:
+        """Arrays by input, in order; an error for a wrong name, dtype or rank."""
         names = [i.name for i in self.all]
-        unknown = [n for n in given if n not in names]
+        unknown = [n for n in values if n not in names]
         if unknown:
             raise self._unknown(unknown)
-        missing = [n for n in names if n not in given]
+        missing = [n for n in names if n not in values]
         if missing:
             raise UnknownNameError(
-                f"the input {missing[0]!r} is missing: expected {_list_names(names)}; received {_list_names(given)}."
+                f"the input {missing[0]!r} is missing: expected {_list_names(names)}; received {_list_names(values)}."
             )
-        return {i.name: i.accept(given[i.name]) for i in self.all}
+        return {i.name: i.accept(values[i.name]) for i in self.all}
 
     def _unknown(self, names: Sequence[str]) -> UnknownNameError:
         expected = _list_names(i.name for i in self.all)
         return UnknownNameError(f"there is no input named {names[0]!r}; expected {expected}. Correct the name.")
 
     def solve(self, arrays: Mapping[str, AnyArray]) -> dict[str, int]:
-        """The size of every symbol; an error where the arrays' shapes do not fit or disagree."""
+        """The size of every symbol; ShapeError if shapes do not fit or disagree."""
         sizes: dict[str, int] = {}
         origin: dict[str, str] = {}
         for item in self.all:
@@ -212,32 +212,32 @@ class Inputs:
         expected = tuple(evaluate(e, sizes) for e in item.type.shape)
         if shape == expected:
             return
-        known = [f"{s}={sizes[s]} from {o}" for s, o in origin.items() if o != item.what]
-        given = f" ({', '.join(known)})" if known else ""
+        others = [f"{s}={sizes[s]} from {o}" for s, o in origin.items() if o != item.what]
+        sizes_text = f" ({', '.join(others)})" if others else ""
         raise ShapeError(
-            f"{item.what} has shape {shape_text(item.type.shape)}{given}; received {shape}, expected {expected}. "
+            f"{item.what} has shape {shape_text(item.type.shape)}{sizes_text}; received {shape}, expected {expected}. "
             "Pass arrays whose dimensions agree."
         )
 
     def check_least(self, sizes: Mapping[str, int]) -> None:
-        """Some ops mean nothing over too few elements."""
+        """InputError if an op needs more elements, as batch norm does."""
         for least in self._program.plan.least:
             if (value := least.value(sizes)) < least.size:
-                given = ", ".join(f"{s}={n}" for s, n in sizes.items() if s not in MICRO_BATCH_DIMS)
+                sizes_text = ", ".join(f"{s}={n}" for s, n in sizes.items() if s not in MICRO_BATCH_DIMS)
                 raise InputError(
-                    f"{least.why}: {least.extent} must be {least.size} or more, but is {value} in a step of {given}. "
-                    "Give more rows; in a run, leave such a last batch out, drop_last=True, or choose another "
-                    "batch_size (nothing was changed)."
+                    f"{least.why}: {least.extent} must be {least.size} or more, but is {value} in a step of "
+                    f"{sizes_text}. Give more rows; in a run, leave such a last batch out, drop_last=True, or choose "
+                    "another batch_size (nothing was changed)."
                 )
 
     def check_rows(self, rows: int) -> None:
-        """`check_least` before a run, of a step of so many rows whose other sizes are those of the capacity."""
+        """`check_least` before a run, for a step of `rows` rows."""
         if self._rows_symbol in self._capacity:
             self.check_least({**self._capacity, self._rows_symbol: rows})
 
     @property
     def most_rows(self) -> int | None:
-        """The capacity of the first axis of the first input; None where it has none."""
+        """The capacity of the first axis of the first input; None if it is fixed."""
         return self._capacity.get(self._rows_symbol)
 
     @property
@@ -270,9 +270,9 @@ def _solve_symbol(extent: Extent, length: int) -> tuple[str | None, int]:
 
 
 def _need_inferable(plan: Plan, inputs: Sequence[BoundInput]) -> None:
-    found = {_solve_symbol(e, 0)[0] for i in inputs for e in i.type.shape}
+    symbols = {_solve_symbol(e, 0)[0] for i in inputs for e in i.type.shape}
     for symbol in plan.symbols:
-        if symbol not in found and symbol not in MICRO_BATCH_DIMS:
+        if symbol not in symbols and symbol not in MICRO_BATCH_DIMS:
             raise GraphError(
                 f"no input has the dimension {symbol!r} as an axis of its own, so its size cannot be known when the "
                 f"program runs. Give an input that axis, or replace {symbol!r} by a number."

@@ -1,4 +1,4 @@
-"""A step by hand: forward, backward, clip, apply, each a program over the state that `step` trains."""
+"""Manual steps: forward, backward, clip and apply, each a program over the state that `step` trains."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class ManualStep:
-    """The parts of a step, and what goes from one to the next: inputs and gradients."""
+    """The parts of a step, with the inputs and gradients that they pass on."""
 
-    def __init__(self, programs: Programs, knobs: Hyperparameters) -> None:
-        self._programs, self._knobs = programs, knobs
+    def __init__(self, programs: Programs, hyperparameters: Hyperparameters) -> None:
+        self._programs, self._hyperparameters = programs, hyperparameters
         self._given: Mapping[str, object] | None = None  # the inputs of the last `forward`
-        self._gradients: dict[str, AnyArray] | None = None  # what `backward` or `gradient_stats` left
+        self._gradients: dict[str, AnyArray] | None = None  # of the last `backward` or `gradient_stats`
 
     def forward(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> Any:
-        """The outputs other than the loss, under the meaning of training but for dropout; remembered for `backward`.
+        """The outputs other than the loss, as in training but without dropout; stores the inputs for `backward`.
 
         Example: `out = session.forward(x=xb)`.
         """
@@ -45,8 +45,8 @@ class ManualStep:
         from wholestep.steps.manual_step import UPSTREAM
 
         entry = self._programs.entry("backward")
-        known = {i.name for i in entry.inputs.all}
-        self._gradients = entry({**{n: a for n, a in self._given.items() if n in known}, UPSTREAM: grad_output}).outputs
+        names = {i.name for i in entry.inputs.all}
+        self._gradients = entry({**{n: a for n, a in self._given.items() if n in names}, UPSTREAM: grad_output}).outputs
 
     def clip_gradients(self, max_norm: float) -> float:
         """Shorten all kept gradients together to a global norm; returns the norm before."""
@@ -66,16 +66,16 @@ class ManualStep:
         """Update the parameters along the kept gradients by the session's optimizer, with this learning rate."""
         gradients, programs = self._need_gradients(), self._programs
         entry = programs.entry("apply")
-        self._knobs.optimizer.lr = lr
+        self._hyperparameters.optimizer.lr = lr
         if programs.state.turn is not programs.turn:
             with programs.turns:
                 programs.take_turn()
         entry({i.name: gradients[i.name] for i in entry.inputs.all})
         programs.state.step += 1
-        programs.state.version += 1  # programs that keep a second layout of a parameter look here
+        programs.state.version += 1  # programs with a second layout of a parameter compare it
 
     def gradient_stats(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, Stats]:
-        """Statistics of every parameter's gradient: of the loss on these inputs, or what `backward` left.
+        """Statistics of every parameter's gradient: of the loss on these inputs, or of the last `backward`.
 
         Example: `session.gradient_stats(x=xb, labels=yb)["w1"].norm`.
         """

@@ -1,4 +1,4 @@
-"""A step over micro-batches as the callers of a session see it: one program whose batch is as large as all of them."""
+"""The outer plan of a step over micro-batches: one program with the batch of all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wholestep.steps.definition import TRAIN, Definition
 
 
 def shape_of(definition: Definition, kind: str) -> MicroBatchShape:
-    """How a batch is split."""
+    """The dimensions of a split batch."""
     batch = definition.micro_batches(kind).batch
     dims = {"batch_dim": batch, "first_dim": FIRST, "rows_dim": ROWS, "parts_dim": PARTS, "own_dim": OWN}
     dims["whole_dim"] = BATCH

@@ -1,4 +1,4 @@
-"""`model.predict`: a module on arrays, through inference sessions that it keeps."""
+"""`model.predict`: a module on arrays, by cached inference sessions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Predictor:
     """A session that computes a model's outputs, and how its forward returns them."""
 
     session: Session
-    form: Any  # None: one tensor, or a dict; else the tuples that `forward` gave, with a name for each tensor
-    fixed: frozenset[str] = frozenset()  # the inputs that every batch is given whole
+    form: Any  # None: one tensor, or a dict; else the tuples of `forward` with output names
+    fixed: frozenset[str] = frozenset()  # inputs that are not split by rows
 
     def __call__(self, arrays: Mapping[str, AnyArray], rows: int, at_once: int) -> Any:
         parts = [
@@ -49,36 +49,36 @@ class Predictor:
 
 @dataclass
 class Predictors:
-    """What a model has compiled to predict with.  They end with the model."""
+    """The cached predictors of a model, which live as long as the model."""
 
     known: dict[object, Predictor]
-    apart: dict[object, bool]  # may rows be taken part by part?
+    independent: dict[object, bool]  # are rows independent of each other?
 
 
 def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object], batch_size: int, device: str) -> Any:
     """Run a model on arrays on a device: `batch_size` rows at a time, all at once where rows depend on each other."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        fail(OptionError, f"batch_size={batch_size!r}: expected a whole number of rows, at least 1.")
+        fail(OptionError, f"batch_size={batch_size!r}: expected an integer of rows, at least 1.")
     arrays, symbols, specs = read_inputs(model, inputs, named)
     if [*symbols] == [0]:
         return _of_no_rows(model, arrays, specs, device)
-    kept: Predictors = model.__dict__.setdefault("_predictors", Predictors({}, {}))
+    predictors: Predictors = model.__dict__.setdefault("_predictors", Predictors({}, {}))
     rows = next(iter(symbols))
     form = (tuple(specs.items()), structure(model))
-    if rows > batch_size and form not in kept.apart:
-        kept.apart[form] = len(symbols) == 1 and _rows_apart(model, specs)
-    at_once = batch_size if rows > batch_size and kept.apart[form] else max(*symbols, 1)  # else every input whole
+    if rows > batch_size and form not in predictors.independent:
+        predictors.independent[form] = len(symbols) == 1 and _has_independent_rows(model, specs)
+    at_once = batch_size if rows > batch_size and predictors.independent[form] else max(*symbols, 1)  # else all rows
     capacity = {symbol: room(min(count, at_once)) for count, symbol in symbols.items()}
     key = (form, tuple(capacity.items()), device_named(device).name)
-    if key not in kept.known:
+    if key not in predictors.known:
         try:
-            kept.known[key] = _predictor(model, specs, capacity, device)
+            predictors.known[key] = _predictor(model, specs, capacity, device)
         except ShapeError as error:
             if len(symbols) == 1:
                 raise _with_advice(error, model, arrays) from None
             counts = {name: len(a) for name, a in arrays.items()}
             raise ShapeError(f"the inputs have different numbers of rows, {counts}, and so: {error}") from None
-    return kept.known[key](arrays, rows, at_once)
+    return predictors.known[key](arrays, rows, at_once)
 
 
 def _with_advice(error: ShapeError, model: Module, arrays: Mapping[str, AnyArray]) -> ShapeError:
@@ -93,11 +93,9 @@ def _with_advice(error: ShapeError, model: Module, arrays: Mapping[str, AnyArray
 
 
 def _of_no_rows(model: Module, arrays: Mapping[str, AnyArray], specs: dict[str, Spec], device: str) -> Any:
-    """The outputs of an empty array: those of one row, cut to none."""
-    if not _rows_apart(model, specs):
-        fail(
-            InputError, f"{type(model).__name__} gives no row for each row, so nothing follows from 0 rows; give some."
-        )
+    """The outputs of an empty array: those of one row, without the row."""
+    if not _has_independent_rows(model, specs):
+        fail(InputError, f"{type(model).__name__} has no output row for each input row; give at least one row.")
     one = {name: np.zeros((1, *a.shape[1:]), a.dtype) for name, a in arrays.items()}
     return _without_rows(predict(model, (), one, 1, device))
 
@@ -114,7 +112,7 @@ def _without_rows(outputs: Any) -> Any:
 def read_inputs(
     model: Module, inputs: Sequence[object], named: Mapping[str, object]
 ) -> tuple[dict[str, AnyArray], dict[int, str], dict[str, Spec]]:
-    """What a model is called on: arrays by name, the dimension of each number of rows, and what a graph knows."""
+    """The inputs of a model: arrays by name, the dimension of each number of rows, and their types."""
     arrays = _arrays(model, *encode_inputs(model, tuple(inputs), named))
     fixed = _fixed_inputs(model)
     symbols = _symbols({name: a for name, a in arrays.items() if name not in fixed})
@@ -126,7 +124,7 @@ def read_inputs(
 
 
 def _fixed_inputs(model: Module) -> frozenset[str]:
-    """The inputs that are no rows beside others that are."""
+    """The inputs without a row axis."""
     return frozenset() if model.fixed_batch else model.fixed_inputs
 
 
@@ -136,13 +134,13 @@ def room(rows: int) -> int:
 
 
 def sizes_of(graph: Graph, capacity: Mapping[str, int]) -> dict[str, int]:
-    """The capacity of what a graph's inputs use."""
+    """The capacity of the symbols of a graph's inputs."""
     used = {s for t in graph.inputs.values() for s in symbols_of(t.shape)}
     return {s: n for s, n in capacity.items() if s in used}
 
 
-def _rows_apart(model: Module, specs: dict[str, Spec]) -> bool:
-    from wholestep.steps.separable_loss import what_mixes_rows  # few predictions are of many rows
+def _has_independent_rows(model: Module, specs: dict[str, Spec]) -> bool:
+    from wholestep.steps.separable_loss import what_mixes_rows  # few predictions have many rows
 
     graph, _ = forward_graph(model, as_one(specs))
     return not what_mixes_rows(forward_only(graph))
@@ -182,21 +180,21 @@ def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     first = inputs[0] if len(inputs) == 1 and not named else None
     if isinstance(first, Mapping):
         inputs, named = (), first  # several inputs by name, as `fit` takes them
-    known = inspect.signature(model.forward).parameters.values()
-    names = [p.name for p in known if p.kind is not p.VAR_POSITIONAL]
-    for p in known:
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    for p in parameters:
         if p.kind is p.VAR_POSITIONAL:
-            names = names[: list(known).index(p)] + [f"{p.name}{i}" for i in range(len(inputs))]
+            names = names[: list(parameters).index(p)] + [f"{p.name}{i}" for i in range(len(inputs))]
     if len(inputs) == 1 and not named:
         names = ["x"]
     if len(inputs) > len(names) or not (inputs or named):
         fail(UsageError, f"{type(model).__name__} takes {', '.join(names)}; received {len(inputs)} arrays.")
-    given = {**dict(zip(names, inputs)), **named}
-    return {name: as_array(value, f"the input {name!r}") for name, value in given.items()}
+    values = {**dict(zip(names, inputs)), **named}
+    return {name: as_array(value, f"the input {name!r}") for name, value in values.items()}
 
 
 def _spec(model: Module, array: AnyArray, rows: str | None) -> Spec:
-    """One symbolic axis of rows, the rest as it came; floats in the dtype that the model computes in."""
+    """The type of an input: a symbolic row axis, the other axes fixed; floats in the model's dtype."""
     whole = model.fixed_batch or rows is None
     shape: Shape | tuple[object, ...] = array.shape if whole else (rows, *array.shape[1:])
     if letter_of(array.dtype) == "f":
@@ -207,9 +205,9 @@ def _spec(model: Module, array: AnyArray, rows: str | None) -> Spec:
 
 def _symbols(arrays: Mapping[str, AnyArray]) -> dict[int, str]:
     """A dimension for each number of rows: "batch" for those of the first input; nodes and edges have two."""
-    found: dict[int, str] = {}
+    symbols: dict[int, str] = {}
     for name, a in arrays.items():
         if a.ndim == 0:
             fail(ShapeError, "a model takes batches: give an array whose first axis counts examples, x[None].")
-        found.setdefault(len(a), f"rows_of_{name}" if found else "batch")
-    return found
+        symbols.setdefault(len(a), f"rows_of_{name}" if symbols else "batch")
+    return symbols

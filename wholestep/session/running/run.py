@@ -1,4 +1,4 @@
-"""Many steps per native call: epochs over arrays that the caller holds."""
+"""Epochs over arrays, with many steps per native call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wholestep.session.running.inputs import Inputs
 
 @dataclass(frozen=True)
 class RowInputs:
-    """Which inputs are data sets, cut into batches along their first axis; the others are given whole."""
+    """The inputs that are split into batches along their first axis; others are passed whole."""
 
     names: tuple[str, ...]
     extent: Extent  # of a batch, in the program
@@ -43,13 +43,13 @@ def rows_of(inputs: Inputs, plan: Plan) -> RowInputs:
         raise UsageError("run needs an input with a batch axis; call step in a loop instead.")
     extent = first.type.shape[0]
     if isinstance(extent, Dim) and str(extent) not in plan.symbols:
-        raise UsageError(f"run cannot cut batches along {extent}: the first axis must be one symbol, e.g. 'batch'.")
+        raise UsageError(f"run cannot split batches along {extent}: the first axis must be one symbol, e.g. 'batch'.")
     names = tuple(i.name for i in inputs.all if i.type.rank and i.type.shape[0] == extent)
     for item in inputs.all:
         rest = item.type.shape[1:] if item.name in names else item.type.shape
         if isinstance(extent, Dim) and symbols_of((*rest, *item.bounds)) & extent.symbols:
             raise UsageError(
-                f"run cuts batches along {extent}, which is also another axis (or the range of the values) of "
+                f"run splits batches along {extent}, which is also another axis (or the range of the values) of "
                 f"{item.what}: {shape_text(item.type.shape)}. Call step in a loop instead."
             )
     return RowInputs(names, extent)
@@ -88,7 +88,7 @@ def prepare(inputs: Inputs, rows: RowInputs, arrays: Mapping[str, object], capac
 
 
 def _first_batch(arrays: Mapping[str, AnyArray], rows: RowInputs) -> dict[str, AnyArray]:
-    """With a fixed batch, shapes are those of one batch: the first stands for all of them."""
+    """With a fixed batch size, the arrays of the first batch, whose shapes are checked."""
     return {name: a[: int(str(rows.extent))] if name in rows.names else a for name, a in arrays.items()}
 
 
@@ -112,13 +112,13 @@ def batch_rows(rows: RowInputs, capacity: Mapping[str, int], asked: int | None, 
 
 @dataclass(frozen=True)
 class StepObserver:
-    """Somebody who sees the inputs of every so many steps before they are made."""
+    """Calls a function with the inputs of every `every`-th step before it runs."""
 
     every: int
     see: Callable[[Mapping[str, object]], None]
 
     def before(self, step: int, epoch: Epoch) -> Epoch:
-        """Show the batch that comes next, if it is its turn; the epoch then ends before the next one that is seen."""
+        """Observe the next batch if it is due; the epoch slice then ends before the next observed step."""
         if step % self.every == 0:
             self.see(epoch.inputs_of(epoch.first))
         ahead = self.every - step % self.every
@@ -126,9 +126,9 @@ class StepObserver:
 
 
 class DataCache:
-    """Data of which a caller says that it stays as it is from run to run: it is validated once, and on a GPU it stays.
+    """Data that the caller does not change between runs: it is validated once, and copied to a GPU once.
 
-    Other arrays, or another program, begin anew.
+    Other arrays, or another program, replace it.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class DataCache:
         self.kept: dict[object, Any] = {}  # by programs, as in an Epoch
 
     def prepared(self, entry: EntryPoint, rows: RowInputs, arrays: Mapping[str, object]) -> DataSet:
-        """What `prepare` gives, and gave."""
+        """The cached result of `prepare`."""
         now = (entry, *arrays, *arrays.values())
         if self._data is None or len(now) != len(self._of) or any(a is not b for a, b in zip(now, self._of)):
             self.kept = {}
@@ -153,17 +153,17 @@ class RunOptions:
     batch_size: int | None
     begin_epoch: Callable[[], None]
     begin_slice: Callable[[], None]
-    raises: bool  # where gradients are not finite
-    every: int | None = None  # the most updates of a slice
+    raises: bool  # NonFiniteError for gradients that are not finite
+    every: int | None = None  # the largest number of updates of a slice
     seed: int = 0  # of the order
     most: int | None = None  # updates of an epoch
     pause: int | None = None  # a slice ends at each of an epoch's updates that is a multiple of it
-    look: StepObserver | None = None
+    observer: StepObserver | None = None
     unchanged: DataCache | None = None
 
 
 def batches(entry: EntryPoint, arrays: Mapping[str, object]) -> Iterator[dict[str, AnyArray]]:
-    """Whole data sets as batches of the entry's capacity, in order; inputs without rows are given whole each time."""
+    """Whole data sets as batches of the entry's capacity, in order; inputs without rows are passed whole each time."""
     rows = rows_of(entry.inputs, entry.plan)
     data = prepare(entry.inputs, rows, arrays, entry.plan.sizes)
     size = batch_rows(rows, entry.plan.sizes, None, data.rows)
@@ -174,7 +174,7 @@ def batches(entry: EntryPoint, arrays: Mapping[str, object]) -> Iterator[dict[st
 def run_in_slices(
     entry: EntryPoint, state: State, arrays: Mapping[str, object], options: RunOptions
 ) -> Iterator[StepRange]:
-    """Train over whole data sets in slices of about 50 ms, between which interrupts take effect and callers look."""
+    """Train over whole data sets in slices of about 50 ms, between which the caller has control."""
     plan, inputs = entry.plan, entry.inputs
     if not entry.has_loss:
         raise UsageError("run needs a scalar loss as the program's first output; call step in a loop instead.")
@@ -197,8 +197,8 @@ def run_in_slices(
         while done < updates:
             most = _until(done, updates, options.pause)
             now = replace(epoch, number=number, order=order, first=done, most=most)
-            if options.look is not None:
-                now = options.look.before(state.step, now)
+            if options.observer is not None:
+                now = options.observer.before(state.step, now)
             slices = entry.program.epoch(now)
             while done < now.end:
                 with entry.turns:
@@ -215,13 +215,13 @@ def run_in_slices(
 
 
 def prepare_run(entry: EntryPoint, arrays: Mapping[str, object], batch_size: int | None, unchanged: DataCache) -> None:
-    """Let a GPU compile what epochs over data need, and take the data, before the time of the first epoch."""
+    """On a GPU: compile the programs of epochs and copy the data, before the first epoch is timed."""
     if entry.program.synchronous or not entry.has_loss:
         return
     rows = rows_of(entry.inputs, entry.plan)
     data = unchanged.prepared(entry, rows, arrays)
     batch = batch_rows(rows, entry.plan.sizes, batch_size, data.rows)
-    entry.program.epoch(_epoch_over(data, rows, batch, unchanged))  # nothing runs until it is asked for
+    entry.program.epoch(_epoch_over(data, rows, batch, unchanged))  # a generator: nothing runs yet
 
 
 def _epoch_over(data: DataSet, rows: RowInputs, batch: int, unchanged: DataCache) -> Epoch:
@@ -237,12 +237,12 @@ def _epoch_over(data: DataSet, rows: RowInputs, batch: int, unchanged: DataCache
 
 
 def _until(done: int, updates: int, pause: int | None) -> int:
-    """Updates before the next pause, or the epoch's end."""
+    """Updates until the next pause, or the epoch's end."""
     return updates - done if pause is None else min(updates - done, pause - done % pause)
 
 
 def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult:
-    """One pass over all rows, in their order: the loss of a whole data set, batch by batch, with nothing changed."""
+    """One pass over all rows in order: the loss of a data set, batch by batch, without updates."""
     plan, inputs = entry.plan, entry.inputs
     rows = rows_of(inputs, plan)
     data = prepare(inputs, rows, arrays, plan.sizes)
@@ -256,7 +256,7 @@ def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult
 
 def _check_options(options: RunOptions, updates: int) -> None:
     if not isinstance(options.epochs, int) or options.epochs < 0:
-        raise OptionError(f"epochs={options.epochs!r}: expected a whole number, 0 or more.")
+        raise OptionError(f"epochs={options.epochs!r}: expected an integer, 0 or more.")
     if not isinstance(options.start, int) or not 0 <= options.start < updates:
         raise OptionError(
             f"start={options.start!r}: expected 0 to {updates - 1}, the updates of the first epoch already done."
@@ -264,7 +264,7 @@ def _check_options(options: RunOptions, updates: int) -> None:
 
 
 class Training:
-    """The part of a session that makes epochs."""
+    """The part of a session that runs epochs."""
 
     def __init__(self, programs: Programs, measurements: Measurements, inspect: Inspect) -> None:
         self._programs, self._measurements, self._inspect = programs, measurements, inspect
@@ -283,32 +283,32 @@ class Training:
         """Epochs over whole data sets; returns the loss of every update.
 
         Batches are gathered inside the native loop.  The order of an epoch is a function of (seed, epochs done);
-        `start` skips that many updates of the first epoch, to go on where another run stopped.
+        `start` skips that many updates of the first epoch, to resume another run.
         """
         if given is not None:
             arrays = {**self._programs.by_name("run", given, more), **arrays}
         _refuse_typos(arrays, [i.name for i in self._programs.main.inputs.all])
         self._check_calls(arrays, epochs, batch_size)
         slices = self.run_in_slices(arrays, epochs=epochs, shuffle=shuffle, start=start, batch_size=batch_size)
-        found = [part.losses for part in slices]
-        return np.concatenate(found) if found else np.zeros(0)
+        losses = [part.losses for part in slices]
+        return np.concatenate(losses) if losses else np.zeros(0)
 
     def _check_calls(self, arrays: Mapping[str, object], epochs: int, batch_size: int | None) -> None:
-        """A schedule under torch's names counts updates here: where epochs were meant, it ends early."""
+        """Warn about a schedule under torch's names, which counts updates here, if epochs were probably meant."""
         programs = self._programs
         called = {t: s for t, s in programs.step_options.schedules.items() if s.unit == "call"}
         if not called or not (rows := programs.need("a schedule").definition.rows_in(arrays)):
             return
-        from wholestep.schedules.horizon_checks import unlike
+        from wholestep.schedules.checks import length_warning
 
         batch, most = rows
         updates = epochs * -(-batch // (batch_size or most))
         for target, schedule in called.items():
-            if odd := unlike(programs.scalars.schedule(target, schedule), updates, "step"):
-                warnings.warn(f"the schedule of {target}, {odd}", stacklevel=4)
+            if warning := length_warning(programs.scalars.schedule(target, schedule), updates, "step"):
+                warnings.warn(f"the schedule of {target}, {warning}", stacklevel=4)
 
     def prepare_to_run(self, arrays: Mapping[str, object], batch_size: int | None, unchanged: DataCache) -> None:
-        """What runs with this `unchanged` would otherwise do first: their time is that of steps."""
+        """Compile and copy for runs with this `unchanged`, so that their time is that of steps."""
         prepare_run(self._programs.main, arrays, batch_size, unchanged)
 
     def run_in_slices(
@@ -325,16 +325,16 @@ class Training:
         pause: int | None = None,
         unchanged: DataCache | None = None,
     ) -> Iterator[StepRange]:
-        """`run`, handing over the losses of every slice as it is done: about 50 ms of steps, `every` of them at most.
+        """`run` as an iterator over slices of about 50 ms, of `every` steps at most, with their losses.
 
         `order_seed` keys the order of the rows; None: the session's own seed does.  An epoch has `most` updates, and no
         slice goes past a multiple of `pause`.  Runs with the same `unchanged` find arrays as they were.  Between two
-        slices the session may be read, saved, evaluated; whoever stops iterating stops training there.
+        slices the session may be read, saved, evaluated; training stops when the iteration does.
 
         Example: `for part in session.run_in_slices({"x": X, "labels": Y}): print(part.losses[-1])`.
         """
         programs, reset = self._programs, self._measurements.reset_metrics
-        programs.held = {}  # their memory is where batches are gathered
+        programs.held = {}  # batches are gathered in their memory
         with programs.turns:
             programs.take_turn()
         main, seed = programs.main, programs.where.seed if order_seed is None else order_seed
@@ -343,7 +343,7 @@ class Training:
             if programs.state.turn is not programs.turn:
                 programs.take_turn()
             if programs.main is not main:
-                raise UsageError("the session was compiled anew between two slices of a run; start the run again.")
+                raise UsageError("the session was recompiled between two slices of a run; start the run again.")
 
         raises = programs.raises
         options = RunOptions(
@@ -361,8 +361,8 @@ class Training:
             unchanged=unchanged,
         )
         if programs.observer is not None:
-            every_look = max(1, getattr(programs.observer, "every", 1))
-            options = replace(options, look=StepObserver(every_look, self._inspect.observe))
+            every_observed = max(1, getattr(programs.observer, "every", 1))
+            options = replace(options, observer=StepObserver(every_observed, self._inspect.observe))
         return run_in_slices(main, programs.state, arrays, options)
 
 
@@ -370,8 +370,8 @@ _RUN_OPTIONS = ("epochs", "shuffle", "start", "batch_size")
 
 
 def _refuse_typos(arrays: Mapping[str, object], inputs: Sequence[str]) -> None:
-    """An option of `run` that is misspelt would be taken for an input."""
-    from difflib import get_close_matches  # a start that makes single steps does without
+    """UsageError for a misspelt option of `run`, which would be taken for an input."""
+    from difflib import get_close_matches  # not needed for single steps
 
     for name in arrays:
         close = get_close_matches(name, _RUN_OPTIONS, 1, 0.7)

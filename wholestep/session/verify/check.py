@@ -1,7 +1,7 @@
 """Self-verified plans: a new plan runs once on scratch numbers, at small sizes and, where it is cheap, at capacity.
 
-It is compared with what its trace means, so everything behind the trace is checked: passes, planner, renderer, C
-compiler, runtime.  `trials.py` makes the comparison; this module says when, and keeps what came of it.
+It is compared with the interpreted trace, so everything after the trace is checked: passes, planner, renderer, C
+compiler, runtime.  `trials.py` makes the comparison; this module decides when, and caches the result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Sizes = Mapping[str, int]
 
 SUFFIX = ".verdict"
-CHEAP_SECONDS = 0.05  # a check at capacity that is estimated below it is made without being asked for
+CHEAP_SECONDS = 0.05  # checks at capacity with a lower estimate are made by default
 HEAVY_FLOPS = 4e9  # a step of the smallest sizes that takes more is checked with one row less, down to one
 
 # What a check spends at capacity, in seconds, measured on two cores of a server: on a node, a flop of a contraction, a
@@ -47,7 +47,7 @@ LARGE_FLOP, CALL_FLOP, HALF_CALL_FLOP, TOO_LONG = 2e-11, 1.5e-10, 1e-9, 60.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """A plan was run against the interpreter; or it was not, and `skipped` says why."""
+    """The result of checking a plan against the interpreter, or the reason why it was `skipped`."""
 
     sizes: tuple[Sizes, ...] = ()  # the sizes of the symbolic dimensions in each run
     worst: float = 0.0  # the largest error, relative to the scale of its tensor
@@ -79,7 +79,7 @@ def sizes_text(sizes: Sizes) -> str:
 
 
 def parse_verdict(text: str) -> Verdict:
-    """What `Verdict.to_json` wrote; PlanError where it is another text."""
+    """The verdict of a `Verdict.to_json()`; PlanError for any other text."""
     try:
         fields = json.loads(text)
         return Verdict(**{**fields, "sizes": tuple(fields["sizes"])})
@@ -89,7 +89,7 @@ def parse_verdict(text: str) -> Verdict:
 
 @dataclass(frozen=True)
 class Subject:
-    """A plan to check, what it was made from, and where it will run.  `key` stands for the plan in caches."""
+    """A plan to check, its trace, its cache key, and where it will run."""
 
     graph: IRGraph  # as it was traced
     plan: Plan
@@ -102,13 +102,13 @@ class Subject:
 
 
 def verdict_on(subject: Subject, spans: Spans, *, new: bool) -> Verdict:
-    """Check a plan unless its verdict is known or the options say not to; VerificationError where it is wrong.
+    """Check a plan unless its verdict is cached or `verify=False`; VerificationError if it is wrong.
 
-    A verdict is kept with the compiled program it is about: another C compiler's needs its own.
+    A verdict is cached with its compiled program: another C compiler needs its own.
     """
-    known = None if new else _find(subject)
-    if known is not None and (not subject.where.options.verify or subject.plan.sizes in known.sizes):
-        return known
+    stored = None if new else _find(subject)
+    if stored is not None and (not subject.where.options.verify or subject.plan.sizes in stored.sizes):
+        return stored
     if reason := _reason_to_skip(subject):
         return Verdict(skipped=reason)
     with spans.span("self_check"):
@@ -124,7 +124,7 @@ def _reason_to_skip(subject: Subject) -> str:
         return "verify=False"
     adds = not subject.plan.divided and any(name.startswith(SHARES) for name, _ in subject.plan.states)
     if adds and axes_of(subject.plan):
-        return "it adds shares that ranks have made before"
+        return "it adds sums that ranks have computed before"
     if subject.where.options.verify is None and (reason := _reason_of_ranks(subject)):
         return reason
     seconds = least_seconds(subject.plan)
@@ -134,7 +134,7 @@ def _reason_to_skip(subject: Subject) -> str:
 
 
 def _reason_of_ranks(subject: Subject) -> str:
-    """Ranks that have parts of states are checked side by side, on one device: is there no room for all of them?"""
+    """Ranks with sharded states are checked together on one device: the reason if its memory is too small."""
     axes, free = axes_of(subject.plan), getattr(subject.where.device.memory, "free_bytes", None)
     if axes is None or free is None:
         return ""
@@ -148,7 +148,7 @@ def _reason_of_ranks(subject: Subject) -> str:
 
 
 def least_seconds(plan: Plan) -> float:
-    """What a check of one row will take."""
+    """The estimated seconds of a check of one row."""
     share = 1 / math.prod(plan.sizes.values())
     calls = [(k.flops, k.body.dtype) for k in plan.kernels if isinstance(k.body, Call)]
     called = sum(flops * (HALF_CALL_FLOP if dtype.is_half else CALL_FLOP) for flops, dtype in calls)
@@ -157,7 +157,7 @@ def least_seconds(plan: Plan) -> float:
 
 
 def estimate_seconds(plan: Plan) -> float:
-    """What a check at capacity will take: a function of the plan, so that equal builds decide alike."""
+    """The estimated seconds of a check at capacity: a function of the plan, so that equal builds decide alike."""
     nodes = sum(len(k.origin) for k in plan.kernels)
     dots = sum(k.flops for k in plan.kernels if isinstance(k.body, Dot))
     elements = sum(plan.buffers[id].bytes // plan.buffers[id].type.dtype.size for _, id in plan.states)
@@ -191,7 +191,7 @@ def _store(subject: Subject, verdict: Verdict) -> None:
 
 
 def check(subject: Subject) -> Verdict:
-    """Run a plan against the interpreter.  A wrong one leaves nothing in the cache."""
+    """Check a plan against the interpreter.  A wrong one is removed from the cache."""
     from wholestep.session.verify.trials import Trials  # a warm start needs neither these nor the passes
 
     begun = time.perf_counter()
@@ -210,7 +210,7 @@ def check(subject: Subject) -> Verdict:
 
 
 def _sizes_to_try(subject: Subject, graph: IRGraph) -> list[dict[str, int]]:
-    """Small ones always; the capacity where it is asked for or cheap."""
+    """Small sizes, and the capacity with `verify=True` or if that is cheap."""
     from wholestep.session.verify.random_inputs import SMALL, small_sizes
 
     plan, capacity = subject.plan, dict(subject.plan.sizes)
@@ -225,19 +225,19 @@ def _sizes_to_try(subject: Subject, graph: IRGraph) -> list[dict[str, int]]:
 
 
 def _of_one_rank(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
-    """A rank that runs alone has all rows."""
+    """The sizes of a single rank, which has all rows."""
     if not plan.divided:
         return {s: n for s, n in sizes.items() if s not in (RANK, MODEL_RANK)}
     rows = sizes[plan.divided]
     axes = axes_of(plan)
     if axes and axes[0] > 1:  # all ranks along the data axis run, each with a row
         rows = plan.whole if sizes == plan.sizes else max(rows, axes[0])
-    known = {s: rows for s in (plan.divided, ROWS, BATCH) if s in plan.sizes}  # of which the trace may lack some
-    return {**{s: n for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}, **known}
+    row_sizes = {s: rows for s in (plan.divided, ROWS, BATCH) if s in plan.sizes}  # of which the trace may lack some
+    return {**{s: n for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}, **row_sizes}
 
 
 def axes_of(plan: Plan) -> tuple[int, int] | None:
-    """How many ranks along each axis have divided states of a plan among them; None: they are whole."""
+    """The number of ranks along each axis that share the states of a plan; None: states are not sharded."""
     states = [plan.buffers[id] for _, id in plan.states]
     if not any(buffer.is_part for buffer in states):
         return None

@@ -1,4 +1,4 @@
-"""What a step left against what it means: by tensor, relative to the tensor's scale."""
+"""Compares the results of a step with expected ones: by tensor, relative to the tensor's scale."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 # Of half types it is one rounding up where the interpreter rounds down: a float32 sum may lie on either side of a tie.
 TOLERANCE = {float64: 1e-9, float32: 1e-4, float16: 2 * float16.eps, bfloat16: 2 * bfloat16.eps}
 WIDENED = {"bitwise": 1.0, "reassociating": 1.0, "approximate": 10.0}
-TF32_TOLERANCE = 8 * float16.eps  # products that read float32 numbers with a float16's digits, which no cast says
+TF32_TOLERANCE = 8 * float16.eps  # for products that round float32 operands to 10 bits, without a cast in the graph
 ROUNDINGS = 8.0  # that the last operations on a state may lose, in units of the state's own scale
 SHAKEN = 4.0  # times the dtype's rounding: what a node's value is off by, in the noisy evaluation
 DRAWN = (

@@ -1,7 +1,7 @@
-"""What a step means, in float64 NumPy: every output in full, and every state that is large on a grid of its positions.
+"""Expected values of a step, in float64 NumPy: every output in full, and large states on a grid of positions.
 
-An update of a large state is a chain of pointwise ops behind a product, and a few thousand of its results tell whether
-it is right.  So a check costs about what the forward and backward pass of a few rows cost, whatever the optimizer.
+An update of a large state is a chain of pointwise ops after a product, and a few thousand of its elements suffice.  So
+a check costs about as much as the forward and backward pass of a few rows, for any optimizer.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def evaluation(
     before: Mapping[str, Array],
     settle: Settle | None = None,
     later: frozenset[Node] = frozenset(),
-    known: ExpectedValues | None = None,
+    earlier: ExpectedValues | None = None,
 ) -> ExpectedValues:
     """One step: `run.state` has whole arrays, `before` those that are looked at.
 
     `settle` changes the value of a node.  `known` is an earlier evaluation that differs in the nodes of `later` alone;
-    the first one is told of them, so that it keeps what they read.  Everything else is let go after its last use.
+    the first evaluation gets them too, and keeps what they read.  All other values are freed after their last use.
     """
     values: dict[Node, Any] = {}
     picks: dict[Node, Array] = {}
@@ -103,8 +103,8 @@ def evaluation(
     uses = Counter(i for n in graph.nodes for i in n.inputs)
     with np.errstate(all="ignore"):  # infinities and NaN are values like others
         for node in graph.nodes:
-            if known is not None and node not in later:
-                _keep(node, known, values, picks)
+            if earlier is not None and node not in later:
+                _keep(node, earlier, values, picks)
                 continue
             if node in demand.whole:
                 large = _large_state(node, run) if settle is None else None
@@ -118,18 +118,18 @@ def evaluation(
     return ExpectedValues(values, picks)
 
 
-def _value(node: Node, run: StepValues, given: list[Any]) -> Any:
+def _value(node: Node, run: StepValues, operands: list[Any]) -> Any:
     """As the interpreter has it; a product with a large matrix in float32, whose rounding no check would notice."""
-    if node.op == "matmul" and any(a.dtype == np.float32 for a in given):
-        if _is_product(node) and sum(isinstance(a, Large) for a in given) == 1:
-            return _product_by_rows(node, *given)
-        given = [_read(a).astype(np.float32, copy=False) for a in given]
-    if node.op == "gather" and isinstance(given[0], Large) and node.attrs.axis == 0:  # type: ignore[attr-defined]
-        return given[0].take(np.clip(given[1].astype(np.int64), 0, given[0].shape[0] - 1))
-    given = [_read(a) for a in given]
-    if _is_half_copy(node) and given[0].dtype == np.float32:
-        return given[0].astype(node.type.dtype.numpy).astype(np.float32)
-    return value_of(node, run, given)
+    if node.op == "matmul" and any(a.dtype == np.float32 for a in operands):
+        if _is_product(node) and sum(isinstance(a, Large) for a in operands) == 1:
+            return _product_by_rows(node, *operands)
+        operands = [_read(a).astype(np.float32, copy=False) for a in operands]
+    if node.op == "gather" and isinstance(operands[0], Large) and node.attrs.axis == 0:  # type: ignore[attr-defined]
+        return operands[0].take(np.clip(operands[1].astype(np.int64), 0, operands[0].shape[0] - 1))
+    operands = [_read(a) for a in operands]
+    if _is_half_copy(node) and operands[0].dtype == np.float32:
+        return operands[0].astype(node.type.dtype.numpy).astype(np.float32)
+    return value_of(node, run, operands)
 
 
 def _product_by_rows(node: Node, a: Array | Large, b: Array | Large) -> Array:
@@ -156,11 +156,11 @@ def _is_half_copy(node: Node) -> bool:
     return node.op == "cast" and node.type.dtype.is_half
 
 
-def _keep(node: Node, known: ExpectedValues, values: dict[Node, Any], picks: dict[Node, Array]) -> None:
-    if node in known.values:
-        values[node] = known.values[node]
-    if node in known.picks:
-        picks[node] = known.picks[node]
+def _keep(node: Node, earlier: ExpectedValues, values: dict[Node, Any], picks: dict[Node, Array]) -> None:
+    if node in earlier.values:
+        values[node] = earlier.values[node]
+    if node in earlier.picks:
+        picks[node] = earlier.picks[node]
 
 
 def _pick_rows(
@@ -173,13 +173,13 @@ def _pick_rows(
 ) -> Array:
     shape = run.shape(node.type.shape)
     if node in values and not isinstance(values[node], Large):
-        found: Array = values[node][grid(shape)]
-        return found
+        rows: Array = values[node][grid(shape)]
+        return rows
     if node.op in STATES:
         value = before[node.attrs.name]  # type: ignore[attr-defined]
     elif _is_product(node):
-        given = [(_read(values[i]), flip) for i, flip in _operands(node)]
-        a, b = (np.swapaxes(value, 0, 1) if flip else value for value, flip in given)
+        operands = [(_read(values[i]), flip) for i, flip in _operands(node)]
+        a, b = (np.swapaxes(value, 0, 1) if flip else value for value, flip in operands)
         rows, columns = (positions(n) for n in shape)
         value = a[rows] @ b[:, columns]
     elif _adds_rows(node):
@@ -217,8 +217,8 @@ def _settle(node: Node, value: Any, settle: Settle | None) -> Any:
     if (node.op in VIEWS or _is_half_copy(node)) and value.dtype == np.float32:
         return value if settle is None else settle(node, value)
     several = isinstance(node.result, TupleType)
-    given = value if several else (value,)
-    arrays = [round_to(v, t.dtype) for v, t in zip(given, node.results, strict=True)]
+    results = value if several else (value,)
+    arrays = [round_to(v, t.dtype) for v, t in zip(results, node.results, strict=True)]
     out: Any = tuple(arrays) if several else arrays[0]
     return out if settle is None else settle(node, out)
 

@@ -115,11 +115,11 @@ def gradcheck(
     session = probe.session(device)
     far = (1e-6 if exact else 1e-2) if eps is None else eps
     rng = np.random.default_rng(seed)
-    found = [_check(session, probe, name, rng, elements, far) for name in probe.names]
-    largest = max((abs(v) for rows in found for _, *both in rows for v in both), default=0.0)
+    slopes = [_check(session, probe, name, rng, elements, far) for name in probe.names]
+    largest = max((abs(v) for rows in slopes for _, *both in rows for v in both), default=0.0)
     rows = tuple(
         _worst(probe.label(name), tuple(session.get(name).shape), checked, 1e-3 * largest)
-        for name, checked in zip(probe.names, found, strict=True)
+        for name, checked in zip(probe.names, slopes, strict=True)
     )
     return GradientReport(rows, (1e-5 if exact else 1e-2) if tolerance is None else tolerance)
 

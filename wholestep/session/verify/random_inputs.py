@@ -1,4 +1,4 @@
-"""Numbers to try a step on: inputs in range, states that its update may meet, scalars that show the gradients."""
+"""Random inputs, states and scalars for a trial step."""
 
 from __future__ import annotations
 

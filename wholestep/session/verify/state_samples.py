@@ -1,4 +1,4 @@
-"""The states of a trial where they are stored: large ones are read a few rows at a time, or on a grid of positions."""
+"""The states of a trial: large ones are read a few rows at a time, or on a grid of positions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def positions(length: int) -> Array:
 
 
 class Large:
-    """A large state, in the type that it is stored in.  Whoever reads it makes a copy, and nobody keeps one."""
+    """A large state, in the type that it is stored in.  Reading makes a copy, which is not stored."""
 
     def __init__(self, slot: Slot) -> None:
         self._slot, self.shape, self.dtype = slot, shape_of(slot), slot.type.dtype.numpy

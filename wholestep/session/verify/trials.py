@@ -1,4 +1,4 @@
-"""Steps of a plan, run natively on scratch numbers, beside what they mean."""
+"""Trial steps of a plan: run natively on scratch numbers, and compared with expected values."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from wholestep.steps.capacity import MICRO_BATCH_DIMS
 
 Sizes = Mapping[str, int]
 
-FEW_CORES = 4  # compilers beside, or other processes, use them: threads of a product would wait for each other
+FEW_CORES = 4  # compilers and other processes use them, too: threads of a NumPy product would wait for each other
 ATTEMPTS = 3  # one flip of a relu at 0 is bad luck; a wrong plan is wrong on every draw
 
 
 class Trials:
-    """Steps of a plan beside what they mean."""
+    """Trial steps of a plan, compared with expected values."""
 
     def __init__(self, subject: Subject) -> None:
         self.graph, self._subject = _expected_graph(subject.graph), subject
@@ -62,13 +62,13 @@ class Trials:
 
     def _rehearse(self, session: TrialSession, sizes: Sizes) -> None:
         self._session = session
-        found, before = self._run_rehearsal(sizes)
-        if not all_finite(found.result(self.graph, before)):
+        values, before = self._run_rehearsal(sizes)
+        if not all_finite(values.result(self.graph, before)):
             # Logarithms, roots, probabilities: numbers between 0 and 1 suit them.
             self.draw = replace(self.draw, centred=False)
-            found, before = self._run_rehearsal(sizes)
-        self.draw = adapt_draw(self.draw, before, found.result(self.graph, before))
-        self._first = sizes, found
+            values, before = self._run_rehearsal(sizes)
+        self.draw = adapt_draw(self.draw, before, values.result(self.graph, before))
+        self._first = sizes, values
 
     def _run_rehearsal(self, sizes: Sizes) -> tuple[ExpectedValues, Mapping[str, AnyArray]]:
         trial = self.draw.trial(sizes, SEED)
@@ -81,10 +81,10 @@ class Trials:
     ) -> ExpectedValues:
         first = trial.seed == SEED and graph is self.graph
         later = dependents_of(graph, names_changed_by_adapting(graph)) if first else frozenset()
-        known = self._first[1] if first and self._first is not None and self._first[0] == trial.sizes else None
+        earlier = self._first[1] if first and self._first is not None and self._first[0] == trial.sizes else None
         reading = self._session.reading(graph, trial)
         with on_one_thread() if default_threads() <= FEW_CORES else nullcontext():
-            return evaluation(graph, demand_of(graph, trial.sizes), reading, before, settle, later, known)
+            return evaluation(graph, demand_of(graph, trial.sizes), reading, before, settle, later, earlier)
 
     def settled(self, sizes: Sizes) -> Comparison:
         """The comparison at one choice of sizes; it has mismatches where every draw has some.
@@ -113,14 +113,14 @@ class Trials:
         Named ops round inside: they are written out first.  Both evaluations are of that graph, so that a
         decomposition that is wrong counts as no noise; they are made side by side, since compilers are done.
         """
-        graph, found = decompose(self.graph), dict[bool, Result]()
+        graph, results = decompose(self.graph), dict[bool, Result]()
 
         def evaluate(is_shaken: bool) -> None:
             settle = perturb_by_rounding(seed, self._tf32) if is_shaken else None
-            found[is_shaken] = self._evaluate(graph, trial, before, settle).result(graph, before)
+            results[is_shaken] = self._evaluate(graph, trial, before, settle).result(graph, before)
 
         run_all([partial(evaluate, is_shaken) for is_shaken in (True, False)], default_threads())
-        return distances(found[False], found[True])
+        return distances(results[False], results[True])
 
 
 def _expected_graph(graph: IRGraph) -> IRGraph:
@@ -129,7 +129,7 @@ def _expected_graph(graph: IRGraph) -> IRGraph:
 
 
 class TrialSession:
-    """A plan loaded over numbers and memory of its own, which nobody else sees."""
+    """A plan loaded over a private state and scratch memory."""
 
     def __init__(self, subject: Subject, meanwhile: Callable[[TrialSession], None] = lambda session: None) -> None:
         """`meanwhile` is called while the plan is compiled; it may use everything but `run`."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 REVISION = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # SHA-1, SHA-256
 
 
-def surroundings(session: Session) -> dict[str, str]:
-    """Versions, machine, device, command line, and the git revision of the working directory where it has one."""
+def run_environment(session: Session) -> dict[str, str]:
+    """Versions, machine, device, command line, and the git revision of the working directory if there is one."""
     from wholestep import __version__
 
     revision = git_revision()
@@ -36,7 +36,7 @@ def surroundings(session: Session) -> dict[str, str]:
 
 
 def _processor() -> str:
-    """The name that Linux has for it, else its kind: `platform.processor` would start a process."""
+    """The processor's name on Linux, else its architecture: `platform.processor` would start a process."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -46,15 +46,15 @@ def _processor() -> str:
 
 
 def git_revision(folder: Path | None = None) -> str | None:
-    """The commit that a folder (the working directory) has checked out, read from git's files; None where none is.
+    """The commit that is checked out in a folder (the working directory), read from git's files; None outside of git.
 
-    Work that is not committed is no part of it.
+    Uncommitted changes are not part of it.
     """
     try:
         here = (folder or Path.cwd()).resolve()
-        found = next((each / ".git" for each in (here, *here.parents) if (each / ".git").exists()), None)
-        return None if found is None else _git_revision(_own_files(found))
-    except (OSError, UnicodeDecodeError):  # a folder that is gone, or files that are not git's
+        git = next((each / ".git" for each in (here, *here.parents) if (each / ".git").exists()), None)
+        return None if git is None else _git_revision(_own_files(git))
+    except (OSError, UnicodeDecodeError):  # a deleted folder, or files that are not git's
         return None
 
 
@@ -70,7 +70,7 @@ def _git_revision(git: Path) -> str | None:
     if not head.startswith("ref: "):
         return _revision(head)
     ref, shared = head.removeprefix("ref: "), git / "commondir"
-    common = git / shared.read_text().strip() if shared.is_file() else git  # a worktree's branches are its repository's
+    common = git / shared.read_text().strip() if shared.is_file() else git  # where its branches are
     loose = next((folder / ref for folder in (git, common) if (folder / ref).is_file()), None)
     if loose is not None:
         return _revision(loose.read_text().strip())

@@ -1,4 +1,4 @@
-"""Checkpoints as they lie in the folder of a run: finding, ranking, rotating them."""
+"""Checkpoints in the folder of a run: listing, ranking, rotation."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class StoredCheckpoint:
 
 
 def checkpoints_in(folder: str | PathLike[str]) -> list[StoredCheckpoint]:
-    """The checkpoints of a run, oldest first; whether they are whole is seen when they are read."""
-    found = [(p, NAME.fullmatch(p.name)) for p in Path(folder).glob("step-*")]
-    listed = [StoredCheckpoint(p, int(m[1]), int(m[2] or 0)) for p, m in found if m]
+    """The checkpoints of a run, oldest first; damage is detected when they are read."""
+    names = [(p, NAME.fullmatch(p.name)) for p in Path(folder).glob("step-*")]
+    listed = [StoredCheckpoint(p, int(m[1]), int(m[2] or 0)) for p, m in names if m]
     return sorted(listed, key=lambda f: (f.step, f.attempt))
 
 
 def rank_checkpoints(order: list[StoredCheckpoint], monitor: str, mode: str) -> list[StoredCheckpoint]:
-    """Those that know a number, best first."""
+    """The checkpoints with a number in their logs, best first."""
     if mode not in ("min", "max"):
         raise OptionError(f"mode is 'min' or 'max'; received {mode!r}.")
-    known: list[tuple[float, StoredCheckpoint]] = []
-    for found in order:
+    ranked: list[tuple[float, StoredCheckpoint]] = []
+    for stored in order:
         with contextlib.suppress(CheckpointError):
-            value = read_manifest(found.path)["logs"].get(monitor)
+            value = read_manifest(stored.path)["logs"].get(monitor)
             if isinstance(value, int | float) and value == value:
-                known.append((value, found))
-    return [f for _, f in sorted(known, key=lambda k: k[0], reverse=mode == "max")]
+                ranked.append((value, stored))
+    return [f for _, f in sorted(ranked, key=lambda k: k[0], reverse=mode == "max")]
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -52,27 +52,27 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def rotate(folder: Path, writer: str, last: int, best: int, monitor: str, mode: str) -> None:
-    """Remove what one writer wrote but for its last ones and its best ones; only whole ones count as kept."""
-    own = [f for f in checkpoints_in(folder) if _is_from_writer(f.path, writer)]
-    newest = {f.step: f for f in own}  # the last attempt of each step
+    """Remove checkpoints of a writer but for its last and its best ones; damaged ones do not count."""
+    written = [f for f in checkpoints_in(folder) if _is_from_writer(f.path, writer)]
+    newest = {f.step: f for f in written}  # the last attempt of each step
     order = list(newest.values())
     keep = {f.path for f in order[max(len(order) - last, 0) :]}
     keep |= {f.path for f in rank_checkpoints(order, monitor, mode)[:best]}
-    keep |= {own[-1].path} if own else set()
-    for found in own:
-        if found.path not in keep:
-            _remove(found.path)
+    keep |= {written[-1].path} if written else set()
+    for stored in written:
+        if stored.path not in keep:
+            _remove(stored.path)
 
 
-def set_aside(found: Sequence[StoredCheckpoint]) -> None:
-    """Move checkpoints out of a run's folder, each by one rename: the newest that is left is where the run goes on."""
-    for each in found:
+def set_aside(checkpoints: Sequence[StoredCheckpoint]) -> None:
+    """Move checkpoints out of a run's folder, each by one rename: a resume then finds the newest one left."""
+    for each in checkpoints:
         aside = each.path.parent / SUPERSEDED
         aside.mkdir(exist_ok=True)
         attempt = 0
         while (target := aside / (f"{each.path.name}-{attempt}" if attempt else each.path.name)).exists():
             attempt += 1
-        with contextlib.suppress(FileNotFoundError):  # another callback of the run was there first
+        with contextlib.suppress(FileNotFoundError):  # another callback of the run has moved it
             each.path.rename(target)
 
 
@@ -80,18 +80,18 @@ def _is_from_writer(path: Path, writer: str) -> bool:
     try:
         return bool(read_manifest(path)["writer"] == writer)
     except CheckpointError:
-        return False  # damaged: it is left for someone to look at
+        return False  # damaged: it is kept
 
 
 def _remove(path: Path) -> None:
-    """Out of sight by one rename, then deleted: a kill leaves no half checkpoint."""
+    """Rename, then delete: a kill leaves no partial checkpoint."""
     hidden = path.with_name(f"{REMOVING}{path.name}-{os.getpid()}")
     path.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed run left half written or half removed."""
+    """Remove partial checkpoints that a killed run was writing or removing."""
     for prefix in (WRITING, REMOVING):
         for path in folder.glob(f"{prefix}*"):
             shutil.rmtree(path, ignore_errors=True)

@@ -1,14 +1,14 @@
-"""Checkpoints: a run at one moment, in a folder of its own, from which it goes on to the same bits.
+"""The files of a checkpoint: the state of a run, from which it resumes to the same bits.
 
     runs/digits/
-      plans/<digest>.plan         the plans that the run was made under, each once
+      plans/<digest>.plan         the plans of the run, each once
       step-00000120/
-        weights.safetensors       what the model owns, under the names that `model.save` and torch use
+        weights.safetensors       states of the model, under the names that `model.save` and torch use
         training.safetensors      optimizer, metrics, counters, runtime scalars, arrays of callbacks
-        training-00001-of-00002.safetensors   and so on: what each worker has of states that they have divided
-        manifest.json             position, data, history, callbacks, configuration, surroundings, checksums
+        training-00001-of-00002.safetensors   and so on: the shards of each worker
+        manifest.json             position, data, history, callbacks, configuration, environment, checksums
 
-A checkpoint is written under a temporary name, synced to the disk, and appears by one rename: none is half written.
+A checkpoint is written under a temporary name, synced to the disk, and published by one rename: none is partial.
 Nothing in it is executed when it is read.
 """
 
@@ -23,23 +23,23 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.callbacks.run import is_count, is_measure, is_number
 from wholestep.errors import CheckpointError, UsageError
 from wholestep.train.checkpoint.tensors import Array
-from wholestep.train.json_checks import is_count, is_measure, is_number
 
 FORMAT, VERSION = "wholestep checkpoint", 1
 MANIFEST = "manifest.json"
 WEIGHTS, TRAINING = "weights.safetensors", "training.safetensors"
 PLANS = "plans"
 WRITING, REMOVING = ".writing-", ".removing-"
-SUPERSEDED = "superseded"  # where checkpoints lie that a run, started before them, has taken the place of
+SUPERSEDED = "superseded"  # the folder of checkpoints of later steps than a newer run started with
 STEP = "session/step"  # the array that counts updates
 CALLBACKS = "callbacks/"  # prefix of their arrays
-KEEPS_BEST = "keeps_best"  # in the configuration: {"monitor", "mode"} of a writer that keeps the best epochs alone
+KEEPS_BEST = "keeps_best"  # in the configuration: {"monitor", "mode"} of a writer that keeps only the best epochs
 NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
-PLACES = "places"  # the note in such a file that says where its arrays lie
+PLACES = "places"  # the entry of a shard file's metadata with the positions of its arrays
 
-# -- what stands in a manifest -----------------------------------------------------------------------------------
+# -- the manifest -----------------------------------------------------------------------------------
 
 
 def _is_plain(value: Any) -> bool:
@@ -60,7 +60,7 @@ def _is_position(value: Any) -> bool:
 
 
 def _are_files(value: Any) -> bool:
-    """Our own names alone: a manifest names no file outside of its folder."""
+    """Are these our own file names?  A manifest must not name files outside of its folder."""
     if not _is_dict_of(lambda v: type(v) is str)(value):
         return False
     owned = sorted(value.keys() - {WEIGHTS, TRAINING})
@@ -68,7 +68,7 @@ def _are_files(value: Any) -> bool:
 
 
 def shard_file_name(rank: int, size: int) -> str:
-    """Where one of several workers writes what it has of divided states."""
+    """The file with the shards of one worker."""
     return f"training-{rank + 1:05d}-of-{size:05d}.safetensors"
 
 
@@ -88,7 +88,7 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def wrong_field(body: Any) -> str:
-    """What is wrong with what a manifest says; nothing where it has the form of ours."""
+    """The first invalid field of a manifest as text; "" if all are valid."""
     if type(body) is not dict or body.keys() != FIELDS.keys():
         return f"it has other fields than {', '.join(FIELDS)}"
     return next((f"{name} is {str(body[name])[:60]!r}" for name, fits in FIELDS.items() if not fits(body[name])), "")
@@ -124,7 +124,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def manifest_bytes(body: Mapping[str, Any]) -> bytes:
-    """A manifest with the checksum of what it says."""
+    """The file of a manifest: its JSON with a checksum."""
     head = {"format": FORMAT, "version": VERSION, "checksum": _body_checksum(body)}
     return json.dumps({**head, "manifest": body}, indent=1).encode()
 
@@ -137,7 +137,7 @@ def _body_checksum(body: Mapping[str, Any]) -> str:
 
 
 def without_arrays(states: Mapping[str, Any]) -> tuple[Any, dict[str, Array]]:
-    """Callbacks' states with names in the place of arrays, and the arrays by these names."""
+    """Callbacks' states with arrays replaced by their names, and the arrays by name."""
     arrays: dict[str, Array] = {}
 
     def walk(value: Any, path: str) -> Any:
@@ -157,7 +157,7 @@ def without_arrays(states: Mapping[str, Any]) -> tuple[Any, dict[str, Array]]:
 
 
 def with_arrays(value: Any, arrays: Mapping[str, Array]) -> Any:
-    """Callbacks' states as they were, from names and arrays."""
+    """The inverse of `without_arrays`."""
     if isinstance(value, dict):
         if value.keys() == {"$array"}:
             return arrays[value["$array"]]

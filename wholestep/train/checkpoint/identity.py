@@ -1,4 +1,4 @@
-"""What decides the bits of a run: plan, code, instruction set, seed, data.  Where these agree, bits do."""
+"""The identity of a run: plan, code, instruction set, seed, data.  Runs of equal identity give equal bits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from wholestep.compiler.backend import Placement
     from wholestep.session import Session
 
-SAMPLE = 256  # rows of a data set that stand for all of them
+SAMPLE = 256  # rows of a data set in its fingerprint
 
-# What a difference means for the bits.
+# Why a difference in an entry may change bits.
 REASONS = {
     "version": "another version may compute a step in another order",
     "code": "the generated code may add in another order",
@@ -38,7 +38,7 @@ REASONS = {
 
 
 def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
-    """What the bits of a session's steps depend on."""
+    """The identity of a session and its data."""
     from wholestep import __version__
 
     return {
@@ -60,35 +60,35 @@ def _workers(where: Placement) -> int | str | None:
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """One sentence per difference that changes the bits; data and machines are compared if both sides record them."""
-    found = []
+    sentences = []
     for name, reason in REASONS.items():
         if name in ("data", "machine") and not (then.get(name) and now.get(name)):
             continue
         if then.get(name) != now.get(name):
-            found.append(
+            sentences.append(
                 f"{name}: the checkpoint has {_short(then.get(name))}, this run {_short(now.get(name))}; {reason}"
             )
-    return found
+    return sentences
 
 
-_DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # by id: a plan takes longer to hash than to look at
+_DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # by id: hashing a plan is slow
 
 
 def plan_digest(plan: Plan) -> str:
-    """A fingerprint of what a plan computes, independent of the machine; initial values of scalars are left out."""
-    known = _DIGESTS.get(id(plan))
-    if known is None or known[0]() is not plan:
+    """A fingerprint of a plan without the initial values of its scalars; the same on every machine."""
+    cached = _DIGESTS.get(id(plan))
+    if cached is None or cached[0]() is not plan:
         plain = replace(plan, scalars=tuple(replace(s, default=0.0) for s in plan.scalars))
         digest = hashlib.sha256(serialize.dump(plain)).hexdigest()
-        known = _DIGESTS[id(plan)] = ref(plan), digest
-    return known[1]
+        cached = _DIGESTS[id(plan)] = ref(plan), digest
+    return cached[1]
 
 
 @cache
 def code_version(family: str = "cpu") -> str:
     """A fingerprint of the code generator and runtime of a device family, which turn a plan into machine code.
 
-    A backend from outside has no code that we know of, and neither has the reference: their name stands for it.
+    For the reference and for external backends it is a hash of their name.
     """
     backends = NATIVE.parent.parent
     named = [backends / family / "native", backends / family / "render"]

@@ -1,7 +1,7 @@
 """One writer per checkpoint folder: a kernel lock (flock) on `<folder>/.lock`, which ends when its process ends.
 
-The file names the process that holds the lock, for the error that others get.  Its text locks nothing: what a crash
-leaves there is harmless.  Readers take no lock.
+The file contains the name of the process that holds the lock, for the error of others.  Its text locks nothing: after a
+crash it is harmless.  Readers take no lock.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from wholestep.options import read_launch
 
 LOCK = ".lock"
 REFUSED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # another process holds the lock
-RESTART_SECONDS = 10.0  # that a restarted job waits for the process that it replaces to disappear
+RESTART_SECONDS = 10.0  # how long a restarted job waits for the end of the process that it replaces
 POLL_SECONDS = 0.05
-READS = 5  # of the holder's name: it is written just after the lock was taken
+READS = 5  # attempts to read the holder's name, which is written just after the lock was taken
 
 
 class Owner:
-    """Identifies a run whose callbacks share one lock, where no object of the run's own does."""
+    """Identifies a run for a lock without callbacks."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ _warned: set[Path] = set()
 
 
 class FolderLock:
-    """The right to write to a checkpoint folder until `release`; CheckpointError where another run has it.
+    """A lock on a checkpoint folder until `release`; CheckpointError if another run holds it.
 
     Args:
         folder: of the run; it exists.
@@ -74,7 +74,7 @@ class FolderLock:
                 )
 
     def release(self) -> None:
-        """Let other runs write; the second call does nothing."""
+        """Release the lock; a second call does nothing."""
         with _guard:
             lock = None if self._released else _locks.get(self.folder)
             self._released = True
@@ -86,7 +86,7 @@ class FolderLock:
 
 @contextmanager
 def brief_lock(folder: Path) -> Iterator[None]:
-    """The lock for one checkpoint that is written by hand; a run of this same process may be writing there, too."""
+    """The lock for one manual checkpoint; a run of the same process may hold it already."""
     if folder.resolve() in _locks:
         yield
         return
@@ -99,7 +99,7 @@ def brief_lock(folder: Path) -> Iterator[None]:
 
 
 def need_free(folder: Path) -> None:
-    """CheckpointError where another run writes to a folder, which need not exist yet."""
+    """CheckpointError if another run has locked a folder, which need not exist."""
     if (folder / LOCK).is_file():
         owner = Owner()
         FolderLock(folder, owner).release()
@@ -143,13 +143,13 @@ def _unlock(folder: Path, lock: _Lock) -> None:
     with _guard:
         if _locks.get(folder) is lock:
             del _locks[folder]
-            with suppress(OSError):  # closing alone would leave it to a child that was forked just now
+            with suppress(OSError):  # a child that was forked just now would keep a lock that is only closed
                 fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
             os.close(lock.descriptor)
 
 
 def _forget() -> None:
-    """In a forked child: the lock is its parent's, and must not outlive it."""
+    """In a forked child: close the locks, which belong to the parent and must not outlive it."""
     global _guard
     _guard = RLock()
     for lock in _locks.values():
@@ -162,24 +162,24 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _write_holder(descriptor: int) -> None:
-    said = {
+    holder = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command": " ".join(sys.argv)[:200],
     }
-    with suppress(OSError):  # a full disk: the lock holds, without a name
+    with suppress(OSError):  # a full disk: the lock works without a name
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(said).encode(), 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
 
 
 def _read_holder(descriptor: int) -> str:
     """`process 4711 on host node7 (train.py), since 2026-01-31 12:00:00,`"""
     for _ in range(READS):
         try:
-            said = json.loads(os.pread(descriptor, 4096, 0))
-            command = f" ({said['command']})" if said["command"] else ""
-            return f"process {said['pid']} on host {said['host']}{command}, since {said['since']},"
+            holder = json.loads(os.pread(descriptor, 4096, 0))
+            command = f" ({holder['command']})" if holder["command"] else ""
+            return f"process {holder['pid']} on host {holder['host']}{command}, since {holder['since']},"
         except (OSError, ValueError, KeyError, TypeError):
             time.sleep(POLL_SECONDS)
     return "another process"

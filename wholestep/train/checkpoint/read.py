@@ -1,4 +1,4 @@
-"""Reading checkpoints: every file is held against its checksum, and nothing in them is executed."""
+"""Reading checkpoints: every file is verified by its checksum, and nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wholestep.train.checkpoint.format import (
     with_arrays,
 )
 from wholestep.train.checkpoint.resume import Checkpoint
-from wholestep.train.checkpoint.shard_files import read_whole
+from wholestep.train.checkpoint.sharded_write import read_whole
 from wholestep.train.checkpoint.tensors import checksum, read_checked_arrays
 from wholestep.train.history import TrainHistory
 
@@ -33,9 +33,9 @@ log = logging.getLogger("wholestep")
 T = TypeVar("T")
 
 
-def _modes(found: Sequence[StoredCheckpoint]) -> dict[str, str]:
-    """What is better of a run's metrics, as its newest checkpoint has noted it."""
-    for each in found:
+def _modes(checkpoints: Sequence[StoredCheckpoint]) -> dict[str, str]:
+    """The modes of a run's metrics, from its newest readable checkpoint."""
+    for each in checkpoints:
         with contextlib.suppress(CheckpointError):
             noted = read_manifest(each.path)["config"].get(MODES, {})
             return {k: v for k, v in noted.items() if v in ("min", "max")} if isinstance(noted, dict) else {}
@@ -50,7 +50,7 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
         best: of a run's folder, the checkpoint that is best in this number, e.g. "val_loss", instead of the newest.
         mode: "min" or "max"; None goes by the run's metric of that name, else by the name itself.
 
-    A damaged checkpoint is refused by name; of a run's folder the one before it is then used, and the log says so.
+    A damaged checkpoint is refused by name; in a run's folder the one before it is used, with a warning in the log.
 
     Example::
 
@@ -68,19 +68,19 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
     if order:
         return _first_whole(folder, order, read_checkpoint)
     if everything and best is not None:
-        known = dict.fromkeys(name for found in everything for name in read_manifest(found.path)["logs"])
+        names = dict.fromkeys(name for stored in everything for name in read_manifest(stored.path)["logs"])
         raise CheckpointError(
-            f"no checkpoint in {folder} knows the number {best!r}; they know: {', '.join(known) or 'none'}."
+            f"no checkpoint in {folder} has the number {best!r}; they have: {', '.join(names) or 'none'}."
         )
     raise CheckpointError(f"there is no checkpoint in {folder}; expected folders like {folder}/step-00000120.")
 
 
 def _first_whole(folder: Path, order: Sequence[StoredCheckpoint], read: Callable[[Path], T]) -> T:
-    """What the first checkpoint that is not damaged gives."""
+    """`read` of the first checkpoint that is not damaged."""
     problems = []
-    for found in order:
+    for stored in order:
         try:
-            return read(found.path)
+            return read(stored.path)
         except CheckpointError as error:
             problems.append(str(error))
             log.warning("%s The checkpoint before it is used.", error)
@@ -88,22 +88,22 @@ def _first_whole(folder: Path, order: Sequence[StoredCheckpoint], read: Callable
 
 
 def weights_in_run(path: Path) -> Path | None:
-    """The file of weights of a checkpoint, or of a run's folder; None where the folder is neither.
+    """The file of weights of a checkpoint, or of a run's folder; None for any other folder.
 
-    Of a run it is that of the newest checkpoint, or of the best one where the run keeps the best alone.
+    For a run it is that of the newest checkpoint, or of the best one if the run keeps only the best.
     """
     if (path / MANIFEST).exists() and (path / WEIGHTS).exists():
         return _checked_weights(path)
     newest_first = checkpoints_in(path)[::-1]
-    if not newest_first or any(path.glob("*.safetensors")):  # the latter: a published model
+    if not newest_first or any(path.glob("*.safetensors")):  # the latter is a published model
         return None
-    watched = _kept_by(newest_first)
-    best = rank_checkpoints(newest_first, watched["monitor"], watched["mode"]) if watched else []
+    ranking = _best_only(newest_first)
+    best = rank_checkpoints(newest_first, ranking["monitor"], ranking["mode"]) if ranking else []
     return _first_whole(path, best or newest_first, _checked_weights)
 
 
-def _kept_by(newest_first: Sequence[StoredCheckpoint]) -> dict[str, str] | None:
-    """The monitor and the mode of a writer that keeps the best checkpoints alone."""
+def _best_only(newest_first: Sequence[StoredCheckpoint]) -> dict[str, str] | None:
+    """Monitor and mode of a writer that keeps only the best checkpoints; None for any other writer."""
     for each in newest_first:
         with contextlib.suppress(CheckpointError):
             noted = read_manifest(each.path)["config"].get(KEEPS_BEST)

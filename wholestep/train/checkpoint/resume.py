@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: it fits a session, or one error says every reason why not before anything is written."""
+"""Resuming from a checkpoint: before anything is changed, one error names everything that does not fit the session."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SHOWN = 6
 
 @dataclass(frozen=True, repr=False)
 class Checkpoint:
-    """A run at one moment: every number, and where in the data it stands."""
+    """The state of a run: all numbers, and the position in the data."""
 
     arrays: Mapping[str, Array]  # as `session.state_dict` names them
     position: Position
-    identity: Mapping[str, Any]  # what the bits depend on: version, code, target, seed, plan, data
+    identity: Mapping[str, Any]  # version, code, target, seed, plan, data
     history: TrainHistory = field(default_factory=TrainHistory)
     data: Mapping[str, int] = field(default_factory=dict)  # of `DataLoader.state_dict`
     callbacks: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)  # what the run was started with
+    config: Mapping[str, Any] = field(default_factory=dict)  # the configuration of the run
     logs: Mapping[str, Value] = field(default_factory=dict)  # of the last epoch
-    versions: Mapping[str, str] = field(default_factory=dict)  # and machine, command line, git revision
+    versions: Mapping[str, str] = field(default_factory=dict)  # with machine, command line, git revision
     writer: str = ""
-    own: tuple[str, ...] = ()  # the arrays that are the model's own: its weights
-    plans: tuple[Plan, ...] = ()  # that it ran under; of one from a file they lie in the run's folder
+    own: tuple[str, ...] = ()  # the arrays of the model: its weights
+    plans: tuple[Plan, ...] = ()  # of the run; empty for one from a file, whose folder has them
     path: Path | None = None  # None: not from a file
 
     def __repr__(self) -> str:
@@ -63,44 +63,44 @@ class Checkpoint:
     def restore(
         self, session: Session, callbacks: CallbackList | None = None, loader: Any = None, *, exact: bool = False
     ) -> None:
-        """Give a session (and callbacks) these numbers; all of it is checked before the first is written.
+        """Restore a session (and callbacks); everything is checked before the first value is written.
 
         Args:
-            exact: refuse where the run could not go on to the same bits, and say why.
+            exact: CheckpointError with the reasons if the run would not continue to the same bits.
         """
         session.prepare_to_load(self.arrays)
-        found = differences(self.identity, identity_of(session, loader))
-        if found and exact:
-            listed = "\n  ".join(found)
+        changes = differences(self.identity, identity_of(session, loader))
+        if changes and exact:
+            listed = "\n  ".join(changes)
             raise CheckpointError(
                 f"{self._name} cannot be continued exactly:\n  {listed}\n"
-                "Run it where and as it was made, or resume without exact=True (--exact)."
+                "Resume on the same machine with the same arguments, or without exact=True (--exact)."
             )
         check_fits(self.arrays, session, self._name)
-        asked = dict(session.scalars.items())
+        arguments = dict(session.scalars.items())
         if callbacks is not None:
             self._restore_callbacks(callbacks)
         session.load_state_dict(self.arrays)
         for name, value in session.scalars.items():
-            if asked[name] != value:
+            if arguments[name] != value:
                 log.warning(
-                    "%s is %g, as in the checkpoint, rather than %g, as this run asks: a resumed run keeps its own; "
-                    "to train with other numbers give its weights to a new run: model.load('%s')",
-                    *(name, value, asked[name], self._name),
+                    "%s is %g, from the checkpoint; the argument %g of this run is ignored. A resumed run keeps its "
+                    "hyper-parameters; to train with others start a new run from the weights: model.load('%s')",
+                    *(name, value, arguments[name], self._name),
                 )
-        for difference in found:
+        for difference in changes:
             log.warning("resumed, but bits may differ from an uninterrupted run: %s", difference)
 
     def _restore_callbacks(self, callbacks: CallbackList) -> None:
-        """All of them, or none: a state that a callback does not understand leaves each as it was."""
+        """Restore all callbacks, or none if one of them fails."""
         before = callbacks.state_dict()
         try:
             callbacks.load_state_dict(self.callbacks)
         except Exception as error:
             callbacks.load_state_dict(before)
             raise CheckpointError(
-                f"{self._name} holds what a callback cannot go on from: {error!r}. Nothing was loaded. Resume with the "
-                "callbacks of the run, or leave them out."
+                f"{self._name} has a state that a callback cannot restore: {error!r}. Nothing was loaded. Resume with "
+                "the callbacks of the run, or leave them out."
             ) from error
 
     @property
@@ -109,15 +109,15 @@ class Checkpoint:
 
 
 def check_fits(arrays: Mapping[str, Array], session: Session, name: str) -> None:
-    """CheckpointError where names or shapes differ: another model, or another optimizer or metrics."""
+    """CheckpointError if names or shapes differ: another model, optimizer or metrics."""
     states = session.lasting_states
     here = {n: tuple(int(e) for e in session.state.slot(n).type.shape) for n in states}
     there = {n: a.shape for n, a in arrays.items() if not n.startswith(SESSION)}
-    own = {n for n, is_own in states.items() if is_own}
+    model_states = {n for n, is_own in states.items() if is_own}
     wrong = [f"{n} is {there[n]} in it and {here[n]} here" for n in here if n in there and there[n] != here[n]]
     missing = [n for n in here if n not in there]
     unexpected = [n for n in there if n not in here]
-    if wrong or any(n in own for n in missing):
+    if wrong or any(n in model_states for n in missing):
         what = f"{name} is of another model: " + "; ".join(_list_problems(wrong, missing, unexpected))
         raise CheckpointError(
             f"{what}. Nothing was loaded. Build the model as it was, or start anew in another folder."

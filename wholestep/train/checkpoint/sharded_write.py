@@ -1,4 +1,4 @@
-"""A checkpoint written by several workers: each writes its shards of sharded states, rank 0 everything else.
+"""Checkpoints of several workers: each writes its shards of sharded states, rank 0 everything else.
 
 Each worker writes on a background thread while training continues.  These threads do not communicate, since only one
 thread at a time may use MPI: at safe points the workers agree that all have finished, and rank 0 publishes the folder.
@@ -13,20 +13,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from shutil import rmtree
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.ir.mesh import DATA
-from wholestep.compiler.runtime.state.state_pieces import StatePiece
-from wholestep.train.checkpoint.format import shard_file_name
+from wholestep.compiler.runtime.state.state_pieces import StatePiece, join_pieces
+from wholestep.errors import CheckpointError, WorkerError
+from wholestep.train.checkpoint.format import PLACES, shard_file_name
 from wholestep.train.checkpoint.resume import Checkpoint
-from wholestep.train.checkpoint.shard_files import write_pieces
-from wholestep.train.checkpoint.tensors import sync_folder
-from wholestep.train.checkpoint.write import new_name, publish, write_error, write_whole
+from wholestep.train.checkpoint.tensors import Array, read_checked_arrays, read_notes, sync_folder, write_tensors
+from wholestep.train.checkpoint.write import capture, new_name, publish, write_alone, write_error, write_whole
 
 if TYPE_CHECKING:
     from wholestep.compiler.runtime.process_group import RankGroup
+    from wholestep.session import Session
 
 log = logging.getLogger("wholestep")
+
+WRITTEN, FAILED = b"+", b"-"  # the first byte of what rank 0 broadcasts
 
 
 def meet(group: RankGroup, folder: Path, step: int) -> Path | None:
@@ -36,14 +39,14 @@ def meet(group: RankGroup, folder: Path, step: int) -> Path | None:
         try:
             (folder / name).mkdir(parents=True)
         except OSError:
-            name = ""  # it will write alone, fail, and tell why
+            name = ""  # rank 0 will write alone, and report the error
     name = group.broadcast(name.encode()).decode()
     place = folder / name
-    told = group.gather(b"%d" % (bool(name) and os.access(place, os.W_OK)))
-    if all(one == b"1" for one in told):
+    replies = group.gather(b"%d" % (bool(name) and os.access(place, os.W_OK)))
+    if all(one == b"1" for one in replies):
         return place
     if group.rank == 0 and name:
-        log.info("not all workers see %s: the first one gathers what they have divided, and writes it", folder)
+        log.info("not all workers see %s: rank 0 gathers their shards and writes them", folder)
         rmtree(place, ignore_errors=True)
     return None
 
@@ -61,7 +64,7 @@ class ShardedWrite:
         self, group: RankGroup, place: Path, step: int, pieces: Mapping[str, StatePiece], taken: Checkpoint | None
     ) -> None:
         self.group, self.place, self.step, self.taken = group, place, step, taken
-        self._said: dict[str, object] = {}
+        self._result: dict[str, object] = {}
         self._thread = Thread(target=self._write, args=(pieces,), name="wholestep-checkpoint")
         self._thread.start()
 
@@ -71,9 +74,9 @@ class ShardedWrite:
             name = shard_file_name(self.group.rank, self.group.size)
             sums[name] = write_pieces(self.place / name, self._own(pieces))
             sync_folder(self.place)
-            self._said = {"files": sums}
-        except Exception as error:  # on a thread of its own, an error that nobody tells is lost
-            self._said = {"error": str(error)}
+            self._result = {"files": sums}
+        except Exception as error:  # an error on a background thread is lost unless it is reported
+            self._result = {"error": str(error)}
 
     def _own(self, pieces: Mapping[str, StatePiece]) -> Mapping[str, StatePiece]:
         """The shards that this worker writes: those replicated along the data axis are written by its first worker."""
@@ -93,15 +96,15 @@ class ShardedWrite:
     def settle(self) -> dict[str, str]:
         """Collective: the files of all workers and their checksums; CheckpointError if a worker could not write."""
         self.wait()
-        told = [json.loads(text) for text in self.group.gather(json.dumps(self._said).encode())]
-        for rank, said in enumerate(told):
-            if "files" not in said:
-                raise write_error(self.place.parent, self.step, f"worker {rank}: {said.get('error')}")
-        return {name: checksum for said in told for name, checksum in said["files"].items()}
+        replies = [json.loads(text) for text in self.group.gather(json.dumps(self._result).encode())]
+        for rank, reply in enumerate(replies):
+            if "files" not in reply:
+                raise write_error(self.place.parent, self.step, f"worker {rank}: {reply.get('error')}")
+        return {name: checksum for reply in replies for name, checksum in reply["files"].items()}
 
     def publish(self, files: Mapping[str, str]) -> Path:
         """On rank 0: rename the folder to its final name."""
-        assert self.taken is not None, "the first worker has taken it"
+        assert self.taken is not None, "rank 0 captured it"
         try:
             return publish(self.place, self.taken, files)
         except Exception as error:
@@ -113,3 +116,66 @@ class ShardedWrite:
     def remove(self) -> None:
         """Delete the folder of a checkpoint that will not be published."""
         rmtree(self.place, ignore_errors=True)
+
+
+# -- `ws.save_checkpoint` --------------------------------------------------------------------------------------------
+
+
+def save_among(group: RankGroup, folder: Path, session: Session, **run: Any) -> Path:
+    """Write a checkpoint together; returns its folder on every rank."""
+    if not any(map(session.state.is_divided, session.lasting_states)):  # no state is sharded
+        if group.rank == 0:
+            return write_alone(folder, capture(session, **run))
+        return folder / f"step-{session.state.step:08d}"
+    try:
+        taken = capture(session, **run)  # collective: gathers sharded states
+        message = group.broadcast(_write_gathered(folder, taken) if group.rank == 0 else b"")
+    except WorkerError as error:
+        raise WorkerError(
+            f"ws.save_checkpoint: {error} With divided states or layers all workers must call it, since each has a "
+            "part of them.",
+            error.rank,
+            error.step,
+        ) from error
+    if message.startswith(FAILED):
+        raise CheckpointError(message[1:].decode())
+    return Path(message[1:].decode())
+
+
+def _write_gathered(folder: Path, taken: Any) -> bytes:
+    try:
+        return WRITTEN + str(write_alone(folder, taken)).encode()
+    except CheckpointError as error:
+        return FAILED + str(error).encode()
+
+
+# -- shard files: the shards of one worker, each with its position in the full array ----------------------------
+
+
+def write_pieces(path: Path, pieces: Mapping[str, StatePiece]) -> str:
+    """Write a worker's shards to a new file; returns the file's SHA-256."""
+    places = {name: piece.place() for name, piece in pieces.items()}
+    return write_tensors(path, {name: piece.array for name, piece in pieces.items()}, {PLACES: json.dumps(places)})
+
+
+def read_whole(folder: Path, files: Mapping[str, str]) -> dict[str, Array]:
+    """The full arrays, by name, assembled from the shard files of all workers; checksums are verified."""
+    pieces_by_name: dict[str, list[StatePiece]] = {}
+    for file, wanted in files.items():
+        arrays = read_checked_arrays(folder, file, wanted)
+        try:
+            places = json.loads(read_notes(folder / file)[PLACES])
+            if places.keys() != arrays.keys():
+                raise ValueError("it has positions of other arrays")
+            for name, array in arrays.items():
+                pieces_by_name.setdefault(name, []).append(StatePiece.at(array, places[name]))
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"the checkpoint {folder} is not one of ours: {error} in {file}.") from None
+    return {name: _whole(folder, name, pieces) for name, pieces in pieces_by_name.items()}
+
+
+def _whole(folder: Path, name: str, pieces: list[StatePiece]) -> Array:
+    try:
+        return join_pieces(pieces)
+    except ValueError as error:
+        raise CheckpointError(f"the checkpoint {folder} is not one of ours: the parts of {name!r}: {error}.") from None

@@ -19,7 +19,7 @@ from wholestep.errors import CheckpointError
 
 Array = np.ndarray[Any, Any]
 
-# What safetensors calls NumPy's dtypes.
+# The names of NumPy's dtypes in safetensors files.
 DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
@@ -30,8 +30,8 @@ DTYPES = {
 def write_tensors(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str] | None = None) -> str:
     """Write arrays, and notes into the header, to a new file, wait for the disk, and return the file's SHA-256."""
     ready = {name: np.ascontiguousarray(a).reshape(np.shape(a)) for name, a in arrays.items()}
-    order = sorted(ready, key=lambda name: (-ready[name].itemsize, name))  # so that every array is aligned
-    # As bytes by a view: a buffer of bfloat16 is nothing that Python knows.
+    order = sorted(ready, key=lambda name: (-ready[name].itemsize, name))  # largest items first: every array is aligned
+    # As bytes by a view: Python's buffer protocol has no bfloat16.
     parts = [ready[name].reshape(-1).view(np.uint8).data if ready[name].size else b"" for name in order]
     return write_parts(path, [_header(ready, order, notes or {}), *parts])
 

@@ -19,7 +19,7 @@ from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.errors import CheckpointError, UsageError
 from wholestep.nn.layers.table_encoding import HEADER
-from wholestep.train.checkpoint.environment import surroundings
+from wholestep.train.checkpoint.environment import run_environment
 from wholestep.train.checkpoint.format import (
     MANIFEST,
     PLANS,
@@ -53,7 +53,7 @@ def capture(
     writer: str = "",
     without: Container[str] = (),
 ) -> Checkpoint:
-    """A run as it is now, but for some states, in memory; what happens to the run afterwards does not change it."""
+    """A copy of the run's state in memory, without some states; later steps do not change it."""
     keep, past = session.lasting_states, history or TrainHistory()
     numbers = session.state_dict(without=without)
     return Checkpoint(
@@ -65,7 +65,7 @@ def capture(
         callbacks={} if callbacks is None else with_arrays(*without_arrays(callbacks.state_dict())),
         config=dict(config or {}),
         logs=dict(logs or {}),
-        versions=dict(surroundings(session) if versions is None else versions),
+        versions=dict(run_environment(session) if versions is None else versions),
         writer=writer,
         own=tuple(n for n, is_own in keep.items() if is_own),
         plans=session.plans,
@@ -77,11 +77,10 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
 
     Args:
         folder: of the run, e.g. "runs/digits"; the checkpoint becomes `runs/digits/step-00000120`.
-        run: what else goes on where it was: `position, history, loader, callbacks, config, logs`.
+        run: further parts of the checkpoint: `position, history, loader, callbacks, config, logs`.
 
-    A folder that cannot be written, or a full disk, is a `CheckpointError`; what was there before is still there.  Of
-    several workers the first one writes; where they have divided states or layers all of them call it, since each has a
-    part.
+    A folder that cannot be written, or a full disk, is a `CheckpointError`; earlier checkpoints are kept.  With several
+    workers rank 0 writes; with divided states or layers all of them must call it, since each has a part.
 
     Example::
 
@@ -91,13 +90,13 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
     group = session.group
     if group is None:
         return write_alone(Path(folder), capture(session, **run))
-    from wholestep.train.checkpoint.manual_save import save_among
+    from wholestep.train.checkpoint.sharded_write import save_among
 
     return save_among(group, Path(folder), session, **run)
 
 
 def write_alone(folder: Path, taken: Checkpoint) -> Path:
-    """Write one checkpoint by hand, into a folder that no other process writes to."""
+    """Write one checkpoint under the lock of its folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with brief_lock(folder):
@@ -109,7 +108,7 @@ def write_alone(folder: Path, taken: Checkpoint) -> Path:
 
 
 def write_checkpoint(folder: Path, taken: Checkpoint) -> Path:
-    """Write what `capture` took; any thread may do it."""
+    """Write a checkpoint that `capture` returned; on any thread."""
     temporary = folder / new_name(taken.step)
     try:
         temporary.mkdir(parents=True)
@@ -130,12 +129,12 @@ def write_error(folder: Path, step: int, why: object) -> CheckpointError:
 
 
 def new_name(step: int) -> str:
-    """Of the folder in which a checkpoint is made."""
+    """A new name for the temporary folder of a checkpoint."""
     return f"{WRITING}{step:08d}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def write_whole(temporary: Path, taken: Checkpoint) -> dict[str, str]:
-    """The arrays of a checkpoint, in files; the checksum of each."""
+    """Write the arrays of a checkpoint to files; the checksum of each."""
     _, extra = without_arrays(taken.callbacks)
     weights = {n: taken.arrays[n] for n in taken.own}
     training = {**{n: a for n, a in taken.arrays.items() if n not in weights}, **extra}
@@ -150,7 +149,7 @@ _PUBLISHING = threading.Lock()  # several threads may look for a free name
 
 
 def publish(temporary: Path, taken: Checkpoint, files: Mapping[str, str]) -> Path:
-    """Let a checkpoint appear whose arrays are in files of these checksums."""
+    """Write the manifest and rename the folder to its final name."""
     folder = temporary.parent
     write_parts(temporary / MANIFEST, [_manifest(taken, files)])
     sync_folder(temporary)
@@ -163,7 +162,7 @@ def publish(temporary: Path, taken: Checkpoint, files: Mapping[str, str]) -> Pat
 
 
 def _free_name(folder: Path, step: int) -> Path:
-    """A second one of the same step gets a name of its own: there is never a moment without either."""
+    """The name of a new checkpoint; a second one of a step gets a number, so that the first is never missing."""
     name, attempt = folder / f"step-{step:08d}", 0
     while (target := name.with_name(f"{name.name}.{attempt}") if attempt else name).exists():
         attempt += 1
@@ -193,7 +192,7 @@ def _manifest(taken: Checkpoint, files: Mapping[str, str]) -> bytes:
 
 
 def _keep_plans(folder: Path, ran: Sequence[Plan]) -> None:
-    """Store the plans of a run, each under its fingerprint, once."""
+    """Store the plans of a run by their fingerprints, each once."""
     plans = folder / PLANS
     for plan in ran:
         target = plans / f"{plan_digest(plan)[:16]}.plan"

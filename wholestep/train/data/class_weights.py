@@ -17,48 +17,48 @@ from wholestep.data.table import Array, Table
 from wholestep.errors import InputError, OptionError, UsageError
 from wholestep.losses.forms import class_axis
 from wholestep.steps.module import forward_graph
-from wholestep.train.data.data_spec import Described
+from wholestep.train.data.data_spec import DataSpec
 
 BALANCED = "balanced"
 
 
-def with_class_weight(described: Described, given: Any, loader: DataLoader) -> Described:
-    """The same model and data under a loss in which classes count differently; itself where nothing is given."""
-    if given is None:
+def with_class_weight(described: DataSpec, weights: Any, loader: DataLoader) -> DataSpec:
+    """The description with class weights in its loss; itself without `class_weight=`."""
+    if weights is None:
         return described
     loss = _loss(described)
     labels = loader.source.targets.get("labels") if isinstance(loader.source, Table) else None
     if "pos_weight" in signature(loss.function).parameters:  # yes or no: what a yes counts against a no
-        no, yes = _numbers(given, 2, labels)
+        no, yes = _numbers(weights, 2, labels)
         if not no > 0.0:
-            raise OptionError(f"class_weight={given!r}: the weight of class 0 must be positive; received {no:g}.")
+            raise OptionError(f"class_weight={weights!r}: the weight of class 0 must be positive; received {no:g}.")
         options: dict[str, Any] = {"pos_weight": yes / no}
     else:
-        options = {"class_weight": np.array(_numbers(given, _classes(described, loss), labels))}
+        options = {"class_weight": np.array(_numbers(weights, _classes(described, loss), labels))}
     return replace(described, loss=losses.Loss(loss.kind, **loss.options, **options))
 
 
-def _loss(described: Described) -> losses.Loss:
-    """The loss, where it is one that can weigh classes."""
+def _loss(described: DataSpec) -> losses.Loss:
+    """The loss; UsageError unless it has class weights."""
     fix = "Weigh rows instead: data=(x, y, weights[y])."
     if described.by_output:
         raise UsageError(
-            "class_weight= is about one loss, and this one is a dict by output. Give the output its own: loss={'name': "
+            "class_weight= is for one loss, and this one is a dict by output. Give the output its own: loss={'name': "
             "ws.losses.Loss('cross_entropy', class_weight=[...])}."
         )
     loss = losses.get(described.loss)
     if not isinstance(loss, losses.Loss):
-        raise UsageError(f"class_weight= cannot reach into a loss of your own, {loss!r}. {fix}")
-    known = signature(loss.function).parameters
-    own = {"class_weight", "pos_weight"} & set(known)
-    if not own:
+        raise UsageError(f"class_weight= cannot change a user-defined loss, {loss!r}. {fix}")
+    parameters = signature(loss.function).parameters
+    options = {"class_weight", "pos_weight"} & set(parameters)
+    if not options:
         raise UsageError(f"class_weight= is for losses of classes; {loss.kind} has none. {fix}")
-    if twice := own & loss.options.keys():
+    if twice := options & loss.options.keys():
         raise UsageError(f"the loss has its own {twice.pop()}=; leave class_weight= out.")
     return loss
 
 
-def _classes(described: Described, loss: losses.Loss) -> int:
+def _classes(described: DataSpec, loss: losses.Loss) -> int:
     """The number of classes: scores per row of the model's output."""
     graph, _ = forward_graph(described.model, described.inputs())
     shape = next(iter(graph.outputs.values())).shape
@@ -68,24 +68,24 @@ def _classes(described: Described, loss: losses.Loss) -> int:
     return count
 
 
-def _numbers(given: Any, classes: int, labels: Array | None) -> list[float]:
+def _numbers(weights_option: Any, classes: int, labels: Array | None) -> list[float]:
     """One weight per class: from a dict (1 for classes it lacks), from a list, or "balanced" by class frequency."""
-    if given == BALANCED if isinstance(given, str) else False:
+    if weights_option == BALANCED if isinstance(weights_option, str) else False:
         return _balanced_weights(labels, classes)
-    if isinstance(given, Mapping):
-        named = {_class_number(name, given): value for name, value in given.items()}
+    if isinstance(weights_option, Mapping):
+        named = {_class_number(name, weights_option): value for name, value in weights_option.items()}
         if beyond := [c for c in named if not 0 <= c < classes]:
             raise OptionError(
                 f"class_weight has the class {beyond[0]}, and the model has the classes 0 to {classes - 1}. Number "
                 "classes from 0."
             )
         weights = [named.get(c, 1.0) for c in range(classes)]
-    elif isinstance(given, Sequence | np.ndarray) and not isinstance(given, str):
-        weights = list(given)
+    elif isinstance(weights_option, Sequence | np.ndarray) and not isinstance(weights_option, str):
+        weights = list(weights_option)
     else:
         raise OptionError(
-            f"class_weight={given!r}: expected a dict, {{0: 1.0, 1: 5.0}}, a number for each class, [1.0, 5.0], or "
-            "'balanced'."
+            f"class_weight={weights_option!r}: expected a dict, {{0: 1.0, 1: 5.0}}, a number for each class, [1.0, "
+            "5.0], or 'balanced'."
         )
     if len(weights) != classes:
         raise OptionError(
@@ -97,12 +97,12 @@ def _numbers(given: Any, classes: int, labels: Array | None) -> list[float]:
     return [float(w) for w in weights]
 
 
-def _class_number(name: object, given: Any) -> int:
+def _class_number(name: object, weights_option: Any) -> int:
     try:
         return int(name)  # type: ignore[call-overload, no-any-return]  # JSON has names alone: {"0": 1.0}
     except (TypeError, ValueError):
         raise OptionError(
-            f"class_weight={given!r}: classes are numbers from 0, {{0: 1.0, 1: 5.0}}; received {name!r}."
+            f"class_weight={weights_option!r}: classes are numbers from 0, {{0: 1.0, 1: 5.0}}; received {name!r}."
         ) from None
 
 
@@ -125,4 +125,4 @@ def _balanced_weights(labels: Array | None, classes: int) -> list[float]:
 
 
 def _are_whole(labels: Array) -> bool:
-    return bool(np.isin(labels, (0, 1)).all())  # answers as floats
+    return bool(np.isin(labels, (0, 1)).all())  # binary targets as floats

@@ -1,4 +1,4 @@
-"""What a model's data looks like: the inputs of a session follow from it, and what is wrong with it is said early."""
+"""The types of a model's data, which determine the inputs of a session, and checks of its values."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, Who
 from wholestep.losses.forms import class_axis, shapes_match
 from wholestep.nn.module.module import Module
 from wholestep.session import Session
-from wholestep.train.data.targets import ANSWERS, check_targets
+from wholestep.train.data.targets import BINARY, check_targets
 
 
 @dataclass(frozen=True)
-class Described:
-    """A model and a batch of its data, from which the inputs of a session follow."""
+class DataSpec:
+    """A model and a batch of its data, which determine the inputs of a session."""
 
     model: Module
     batch: Batch
     loss: Any
-    takes_nan: bool = False  # is the data left unscanned, for a model that replaces what is not finite?
+    takes_nan: bool = False  # skip the check for NaN, for a model that replaces it
 
     def inputs(self) -> Spec | dict[str, Spec]:
-        given = self.batch.inputs
-        if isinstance(given, Mapping):
-            return {name: self._spec(a) for name, a in given.items()}
-        return self._spec(given)
+        inputs = self.batch.inputs
+        if isinstance(inputs, Mapping):
+            return {name: self._spec(a) for name, a in inputs.items()}
+        return self._spec(inputs)
 
     def targets(self) -> dict[str, Spec]:
-        given = self.batch.targets
-        named = given if isinstance(given, Mapping) else {} if given is None else {"labels": given}
+        targets = self.batch.targets
+        named = targets if isinstance(targets, Mapping) else {} if targets is None else {"labels": targets}
         weight = {} if self.batch.weights is None else {"sample_weight": Spec(("batch",), self._dtype)}
         return {**{name: self._spec(a) for name, a in named.items()}, **weight}
 
@@ -53,10 +53,10 @@ class Described:
         return Spec(shape, "int32" if letter_of(array.dtype) in "iu" else array.dtype.name)
 
     def build(self, build: Callable[..., Session], **arguments: Any) -> Session:
-        """A session for this data.  If the model multiplies integers, the error names the input that holds them."""
-        own = {"inputs": self.inputs(), "targets": self.targets(), "loss": self.loss}
+        """A session for this data.  If the model multiplies integers, the error names the integer input."""
+        arguments_of_data = {"inputs": self.inputs(), "targets": self.targets(), "loss": self.loss}
         try:
-            return build(self.model, **{**arguments, **own})
+            return build(self.model, **{**arguments, **arguments_of_data})
         except DTypeError as error:
             named = {
                 n: a for n, a in self.batch.named().items() if letter_of(a.dtype) in "iu" and n not in self.targets()
@@ -70,10 +70,10 @@ class Described:
                 f"embeddings. Convert features, x.astype('float32'), and scale pixels, / 255. ({first_line})"
             ) from None
 
-    # -- what new users get wrong --------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------
 
     def check(self, loader: DataLoader) -> None:
-        """Said before anything is compiled: of data in memory every row is looked at, else the first batch."""
+        """Checks before anything is compiled: of every row of data in memory, else of the first batch."""
         if self.batch.targets is None and not callable(self.loss):
             raise UsageError("there are no targets: data is (x, y). For a model without targets give loss= a function.")
         inputs = self.batch.inputs if isinstance(self.batch.inputs, Mapping) else {"x": self.batch.inputs}
@@ -83,23 +83,23 @@ class Described:
         self.check_values(loader.source if whole else _as_table(self.batch))  # type: ignore[arg-type]
 
     def check_values(self, table: Table) -> None:
-        """Numbers that would spoil every weight, and labels that are no class numbers."""
-        asked = self._losses()
+        """InputError for values that are not finite, and for targets that the loss does not take."""
+        targets = self._losses()
         if not self.takes_nan:
             check_finite(Table(table.inputs, {} if self._is_function else table.targets))
-        for name, loss in asked.items():
+        for name, loss in targets.items():
             if name in table.targets:
                 check_targets(loss, table.targets[name])
 
     def check_held(self, held: Table, session: Session) -> None:
-        """The validation data, before the first epoch rather than after it."""
-        seen, given = self.batch.named(), held.columns
+        """Checks of the validation data, before the first epoch."""
+        seen, held_columns = self.batch.named(), held.columns
         try:
-            if seen.keys() != given.keys():
+            if seen.keys() != held_columns.keys():
                 raise ShapeError(
-                    f"it has {_list_names(given)}, the training data has {_list_names(seen)}. Give the same."
+                    f"it has {_list_names(held_columns)}, the training data has {_list_names(seen)}. Give the same."
                 )
-            for name, array in given.items():
+            for name, array in held_columns.items():
                 if array.shape[1:] != seen[name].shape[1:]:
                     raise ShapeError(
                         f"the rows of {name!r} have shape {array.shape[1:]}, those of the training data "
@@ -111,15 +111,15 @@ class Described:
             raise type(error)(f"validation: {error}") from None
 
     def check_classes(self, session: Session, table: Table) -> None:
-        """Class numbers lie between 0 and the number of scores, answers are yes or no."""
+        """InputError for class indices outside the range of the scores, and for binary targets other than 0 and 1."""
         outputs = {name: session.plan.buffers[id].type.shape for name, id in session.plan.outputs}
         for name, loss in self._losses().items():
             y, scores = table.targets.get(name), outputs.get("output" if name == "labels" else name)
             if y is None or scores is None or not loss.takes_classes or letter_of(y.dtype) not in "iu":
                 continue
             shape = (*scores[:1], *y.shape[1:])
-            if loss.kind in ANSWERS and shapes_match(scores, shape):
-                ANSWERS[loss.kind](loss, y)
+            if loss.kind in BINARY and shapes_match(scores, shape):
+                BINARY[loss.kind](loss, y)
             else:
                 _check_range(loss, y, scores[class_axis(loss.kind, scores, shape, loss.options.get("axis"))])
 
@@ -134,18 +134,18 @@ class Described:
         return isinstance(self.loss, Mapping) and ("kind" not in self.loss or "kind" in targets)
 
     def _losses(self) -> dict[str, losses.Loss]:
-        """The losses of the table by the target that they are about; functions of one's own are not known."""
+        """The losses of the table by target; without user-defined functions."""
         named = dict(self.loss) if self.by_output else {"labels": self.loss}
-        found = {name: one if callable(one) else losses.get(one) for name, one in named.items()}
-        return {name: one for name, one in found.items() if isinstance(one, losses.Loss)}
+        functions = {name: one if callable(one) else losses.get(one) for name, one in named.items()}
+        return {name: one for name, one in functions.items() if isinstance(one, losses.Loss)}
 
 
 def _check_range(loss: losses.Loss, y: Array, scores: object) -> None:
     ignored = loss.options.get("ignore_index")
-    known = y if ignored is None else y[y != ignored]
-    if not known.size:
+    labels = y if ignored is None else y[y != ignored]
+    if not labels.size:
         return
-    low, high = int(known.min()), int(known.max())
+    low, high = int(labels.min()), int(labels.max())
     if isinstance(scores, int) and high >= scores:
         raise InputError(
             f"the labels go up to {high}, which needs {high + 1} classes; the model has {scores} "

@@ -1,4 +1,4 @@
-"""Frames as training data: hold rows out, fit an encoder to the others, and attach it to the model."""
+"""Frames as training data: split off validation rows, fit an encoder to the others, attach it to the model."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from wholestep import losses
-from wholestep.data.frame_data import Framed, as_framed, plain_table
 from wholestep.data.splits import Holdout
 from wholestep.data.table import Table
+from wholestep.data.tables.frame_data import Framed, as_framed, plain_table
 from wholestep.errors import UsageError
 from wholestep.nn.layers.table_encoding import encoding_of, keep_encoding
 from wholestep.nn.module.module import Module
 
 if TYPE_CHECKING:
-    from wholestep.data.encoder import Encoder
+    from wholestep.data.tables.encoder import Encoder
 
 ANSWERS = ("binary_cross_entropy",)
 
@@ -44,7 +44,7 @@ def encode_data(
                 f"{type(validation).__name__}."
             )
     if encoding_of(model) is None and takes_columns:
-        from wholestep.data.encoder import Encoder  # most models take arrays
+        from wholestep.data.tables.encoder import Encoder  # most models take arrays
 
         keep_encoding(model, (encoder or Encoder()).fit(framed, aim_of(loss)))
     return table_for(model, framed), None if held is None else table_for(model, held)
@@ -62,10 +62,10 @@ def aim_of(loss: Any) -> str:
     """The kind of target that a loss takes: "classes", "answers" (yes or no) or "numbers"."""
     if isinstance(loss, Mapping) and "kind" not in loss:
         return "numbers"
-    known = losses.get(loss)
-    if not isinstance(known, losses.Loss):
+    function = losses.get(loss)
+    if not isinstance(function, losses.Loss):
         return "numbers"
-    return "answers" if known.kind in ANSWERS else "classes" if known.takes_classes else "numbers"
+    return "answers" if function.kind in ANSWERS else "classes" if function.takes_classes else "numbers"
 
 
 def table_for(model: Module, data: Framed) -> Table:

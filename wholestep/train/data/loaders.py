@@ -1,4 +1,4 @@
-"""What users hand over as data: a loader to train on, a table to measure on, a first batch to look at."""
+"""From user data to a training loader, a validation table, and a first batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def prepare_data(
     elif validation is not None:
         held = _validation_table(validation)
     if isinstance(data, DataLoader):
-        return copy(data), held  # a run has its own position in it
+        return copy(data), held  # a run has a position of its own
     return DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed), held
 
 
@@ -42,8 +42,8 @@ def _split_holdout(data: object, validation: float | Holdout, seed: int, shuffle
     if isinstance(data, DataLoader):
         ordered = "" if data.shuffles else ", shuffle=False"
         raise UsageError(
-            f"validation={fraction} holds out rows of arrays or a data set; received {type(data).__name__}. Hold them "
-            f"out before: train, held = ws.data.split(data, {fraction}{ordered}); then ws.fit(model, "
+            f"validation={fraction} holds out rows of arrays or a data set; received {type(data).__name__}. Split it "
+            f"before: train, held = ws.data.split(data, {fraction}{ordered}); then ws.fit(model, "
             "ws.DataLoader(train), validation=held)."
         )
     if isinstance(as_source(data), Stream):
@@ -62,19 +62,19 @@ def _validation_table(data: object) -> Table:
 
 
 def table_of(data: object) -> Table:
-    """Data that is measured, as one table: what is read row by row, or batch by batch, is read once."""
+    """Data for evaluation as one table in memory; a data set or an iterable is read once."""
     loader = copy(data) if isinstance(data, DataLoader) else DataLoader(data, shuffle=False)
     if (table := loader.every_row()) is not None:
         return table
     need_batches(loader)
     parts = [as_table(batch) for batch in loader]
     if not parts:
-        raise InputError("the data is empty: it gave no batches. There is nothing to measure.")
+        raise InputError("the data is empty: it has no batches. There is nothing to measure.")
     return concat_tables(parts)
 
 
 def concat_tables(parts: list[Table]) -> Table:
-    """The rows of several tables, one after the other."""
+    """One table with the rows of several."""
     weights = [p.weights for p in parts if p.weights is not None]
     return Table(
         _columns([p.inputs for p in parts]),
@@ -88,21 +88,21 @@ def _columns(parts: list[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def sample_of(loader: DataLoader) -> Batch:
-    """A first batch, as a step will see it."""
+    """A first batch, after transforms."""
     if isinstance(loader.source, Stream):
         first = next(islice(iter(loader.source), 1), None)
         loader.reset()
         if first is None:
-            raise InputError("the data is empty: it gave no batches. Training needs at least one example.")
+            raise InputError("the data is empty: it has no batches. Training needs at least one example.")
         return loader.transformed(first, np.arange(first.rows), loader.epoch)
     rows = np.arange(min(loader.batch_size, len(loader.source)))
     return loader.transformed(loader.source.take(rows), rows, loader.epoch)
 
 
 def batch_capacity(loader: DataLoader, first: int, *, exact: bool) -> int:
-    """The most rows of a batch.  An iterable has its own batches: those of the `first` rows, or up to `batch_size`.
+    """The largest number of rows of a batch; for an iterable the rows of its `first` batch, or `batch_size` if larger.
 
-    `exact`: micro-batches have to be these batches, and so no larger.
+    `exact`: micro-batches have to be these batches, so the capacity is not larger.
     """
     if not isinstance(loader.source, Stream):
         return rows_of_batch(loader)
@@ -110,7 +110,7 @@ def batch_capacity(loader: DataLoader, first: int, *, exact: bool) -> int:
 
 
 def with_room(metrics: Any, rows: int) -> Any:
-    """Metrics that keep every score get room for so many rows, unless they say themselves."""
+    """Metrics with buffers for so many rows, unless they have a capacity."""
     if not metrics:
         return ()
     measures = as_measures(metrics)
@@ -124,6 +124,6 @@ def _about(measure: Measure, metric: Metric) -> Any:
 
 
 def rows_to_measure(loader: DataLoader, held: Table | None) -> int:
-    """The rows of the larger data set; 0 where nobody knows."""
-    known = 0 if isinstance(loader.source, Stream) else len(loader.source)
-    return max(known, 0 if held is None else len(held))
+    """The rows of the larger data set; 0 if it is not known."""
+    rows = 0 if isinstance(loader.source, Stream) else len(loader.source)
+    return max(rows, 0 if held is None else len(held))

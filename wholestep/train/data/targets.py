@@ -1,7 +1,7 @@
 """Checks of targets before anything is compiled: which values each loss takes, one row of a table per loss.
 
-A loss computes with any target: with a target of 2 binary cross entropy falls without bound, and with rows of several
-ones cross entropy trains towards a distribution that nobody meant.
+A loss computes with any target: with a target of 2 binary cross entropy falls without bound, and with several ones in a
+row cross entropy trains towards a wrong distribution.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _are_numbers(loss: Loss, y: Array) -> None:
 def _are_classes(loss: Loss, y: Array) -> None:
     if letter_of(y.dtype) == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
         raise InputError(
-            "the labels are floats; classes are whole numbers: y.astype('int32'). For yes or no with one score use "
+            "the labels are floats; classes are integers: y.astype('int32'). For binary targets with one score use "
             "loss='bce', for numbers loss='mse'."
         )
     if letter_of(y.dtype) in "iub" and y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and y.max() <= 1:
@@ -108,7 +108,7 @@ TARGETS: dict[str, tuple[Check, ...]] = {
     "bce_of_probabilities": (_are_numbers, _are_answers),
     "contrastive": (_are_numbers, _are_answers),
 }
-ANSWERS: dict[str, Check] = {  # for losses of classes or of answers, if each score has a target of its own
+BINARY: dict[str, Check] = {  # for losses of classes or binary targets, if each score has a target of its own
     "focal": _are_answers,
     "dice": _are_answers,
     "tversky": _are_answers,

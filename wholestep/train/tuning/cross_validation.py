@@ -1,4 +1,4 @@
-"""`ws.cross_validate`: a model trained on k parts of the data in turn, and measured on what each leaves out."""
+"""`ws.cross_validate`: k-fold cross-validation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from wholestep.train.history import TrainHistory
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """What every fold came to: `found.mean("val_accuracy")`, `found["val_loss"]`, `found.models[0]`."""
+    """The results of all folds: `result.mean("val_accuracy")`, `result["val_loss"]`, `result.models[0]`."""
 
     models: tuple[Module, ...]
     histories: tuple[TrainHistory, ...]
 
     def __getitem__(self, name: str) -> list[float]:
-        """A number of the last epoch, of each fold."""
-        found = [history.last for history in self.histories]
-        if name not in found[0]:
-            raise UnknownNameError(f"the folds have no {name!r}; they have: {', '.join(found[0]) or 'no epochs'}.")
-        return [float(last[name]) for last in found]
+        """A number of the last epoch of each fold."""
+        last_epochs = [history.last for history in self.histories]
+        if name not in last_epochs[0]:
+            raise UnknownNameError(
+                f"the folds have no {name!r}; they have: {', '.join(last_epochs[0]) or 'no epochs'}."
+            )
+        return [float(last[name]) for last in last_epochs]
 
     def mean(self, name: str = "val_loss") -> float:
         """The mean of a number over the folds."""
@@ -53,7 +55,7 @@ class CrossValidation:
 
 
 def train_folds(experiment: Experiment, k: int, stratify: Any = False, groups: Any = None) -> CrossValidation:
-    """Train an experiment once for each of k folds; with a checkpoint's folder, each in a folder of its own in it."""
+    """Train an experiment once for each of k folds; checkpoints of each fold are in a folder of its own."""
     if experiment.validation is not None:
         raise UsageError("folds hold out their own rows, each once; leave validation= out.")
     models, histories = [], []
@@ -61,14 +63,14 @@ def train_folds(experiment: Experiment, k: int, stratify: Any = False, groups: A
         experiment.data, k, experiment.data_seed, shuffle=experiment.shuffle, stratify=stratify, groups=groups
     )
     for i, (train, held) in enumerate(pairs):
-        own: dict[str, Any] = {"model": deepcopy(experiment.model), "data": train, "validation": held}
+        changes: dict[str, Any] = {"model": deepcopy(experiment.model), "data": train, "validation": held}
         if experiment.checkpoint is not None:
-            own["checkpoint"] = Path(experiment.checkpoint) / f"fold-{i}"
+            changes["checkpoint"] = Path(experiment.checkpoint) / f"fold-{i}"
         if isinstance(experiment.resume, str | Path):
-            own["resume"] = Path(experiment.resume) / f"fold-{i}"
-        own["callbacks"] = deepcopy(experiment.callbacks)
-        histories.append(replace(experiment, **own).fit())
-        models.append(own["model"])
+            changes["resume"] = Path(experiment.resume) / f"fold-{i}"
+        changes["callbacks"] = deepcopy(experiment.callbacks)
+        histories.append(replace(experiment, **changes).fit())
+        models.append(changes["model"])
     return CrossValidation(tuple(models), tuple(histories))
 
 
@@ -95,5 +97,5 @@ def cross_validate(
         found = ws.cross_validate(model, (x, y), loss="cross_entropy", metrics=["accuracy"], folds=5, stratify=True)
         print(found.mean("val_accuracy"), found.std("val_accuracy"))
     """
-    own = check_settings("cross_validate", settings)
-    return train_folds(Experiment(model=model, data=data, loss=loss, **own), folds, stratify, groups)
+    experiment_settings = check_settings("cross_validate", settings)
+    return train_folds(Experiment(model=model, data=data, loss=loss, **experiment_settings), folds, stratify, groups)

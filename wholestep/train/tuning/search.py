@@ -21,12 +21,12 @@ from wholestep.schedules.show import plot_to_file, terminal_plot
 from wholestep.session.building.batch_size import MOST, largest_batch, with_one_row
 from wholestep.session.building.build import define_session
 from wholestep.steps.options import RATE
-from wholestep.train.data.data_spec import Described
+from wholestep.train.data.data_spec import DataSpec
 from wholestep.train.data.loaders import prepare_data, sample_of
 from wholestep.train.experiment import Experiment
 
-NEAR = 4  # losses on either side that a smoothed one is a mean of
-WORSE = 4.0  # times the lowest loss: there the search ends
+NEAR = 4  # neighbours on either side in the smoothing window
+WORSE = 4.0  # the search ends at this multiple of the lowest loss
 LEAST = 3 * NEAR  # steps of a search
 
 
@@ -51,7 +51,7 @@ def find_batch_size(
         batch_size = ws.find_batch_size(model, (x, y), loss="cross_entropy", memory="2GB")
     """
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-        raise OptionError(f"find_batch_size: most is a whole number of at least 1; received {most!r}.")
+        raise OptionError(f"find_batch_size: most is an integer of at least 1; received {most!r}.")
     rows = MOST
     if data is not None:
         arguments, rows = _describe_data(model, data, arguments)
@@ -61,14 +61,14 @@ def find_batch_size(
 
 
 def _describe_data(model: Any, data: object, arguments: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """The inputs and targets of data, as `fit` reads them, and its rows."""
+    """The types of the data's inputs and targets, as in `fit`, and its rows."""
     if not isinstance(model, Module):
-        raise UsageError(f"data describes the inputs of a model; {type(model).__name__} has its own. Leave data out.")
+        raise UsageError(f"data determines the inputs of a model; {type(model).__name__} has its own. Leave data out.")
     for name in ("inputs", "targets"):
         if name in arguments:
             raise UsageError(f"{name}= and data say the same; give one of them.")
     loader = data if isinstance(data, DataLoader) else prepare_data(data, None, 1, False, 0)[0]
-    described = Described(model, sample_of(loader), arguments.get("loss"))
+    described = DataSpec(model, sample_of(loader), arguments.get("loss"))
     specs = {"inputs": described.inputs(), "targets": described.targets(), "optimizer": AdamW(lr=1e-3)}
     try:
         rows = len(loader.source)  # type: ignore[arg-type]
@@ -102,21 +102,21 @@ def find_lr(
     """
     for name in ("schedule", "epochs", "callbacks", "checkpoint", "resume"):
         if name in settings:
-            raise UsageError(f"find_lr sets the rate itself and keeps nothing of its run; leave {name}= out.")
+            raise UsageError(f"find_lr sets the rate itself and stores nothing of its run; leave {name}= out.")
     if not (0 < start < end < math.inf) or not isinstance(steps, int) or steps < LEAST:
         raise OptionError(
             f"find_lr goes from start up to end, both above 0, in at least {LEAST} steps; received start={start}, "
             f"end={end}, steps={steps}."
         )
-    told = {"nonfinite": "ignore", "progress": False, **settings}
-    experiment = Experiment(model=copy.deepcopy(model), data=data, loss=loss, **told)
+    options = {"nonfinite": "ignore", "progress": False, **settings}
+    experiment = Experiment(model=copy.deepcopy(model), data=data, loss=loss, **options)
     gamma = (end / start) ** (1.0 / (steps - 1))
     rates = rates_of(experiment.optimizer or AdamW(), "find_lr")
     schedule = {
         RATE if name == OWN else name: Exponential(start * (rate / rates[OWN] if rates[OWN] else 1.0), gamma)
         for name, rate in rates.items()
     }
-    watch = Rising(steps)  # it ends the run: an epoch has a step at least
+    watch = Rising(steps)  # it ends the run: every epoch has at least one step
     replace(experiment, schedule=schedule, epochs=steps, callbacks=[watch], validation=None, metrics=()).fit()
     return RateSearch(tuple(start * gamma**n for n in range(len(watch.losses))), tuple(watch.losses))
 

@@ -35,7 +35,7 @@ from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
-from wholestep.session.building.arguments import placement_of
+from wholestep.session.building.arguments import SessionArguments
 from wholestep.steps.states import first_values
 from wholestep.steps.train import train_graph
 
@@ -61,7 +61,7 @@ def run(
     plan: Plan, inputs: Mapping[str, Array], values: Mapping[str, Array], sizes: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
     """Outputs and states after one launch."""
-    state, where = State(), placement_of("reference", 1, seed)
+    state, where = State(), SessionArguments(device="reference", threads=1, seed=seed).placement()
     types = {name: plan.buffers[id].type for name, id in plan.states}
     state.add(types, lambda name: values[name], memory=where.device.memory)
     state.step = STEP

@@ -162,7 +162,7 @@ def test_a_plan_is_kept_apart_from_the_cpus() -> None:
 
 def test_it_has_no_source_and_notes_no_times() -> None:
     session = ws.build_session(mlp(), batch_size=8, device="reference", options=UNCHECKED)
-    with pytest.raises(UsageError, match="the device of 'reference' does not note when its kernels run"):
+    with pytest.raises(UsageError, match="the device of 'reference' has no timers for kernels"):
         session.profile(**data(8))
     with pytest.raises(UsageError, match="interprets its plan and has no source"):
         _ = session.source

@@ -174,7 +174,7 @@ def test_the_key_holds_what_the_rewriting_depends_on(monkeypatch: pytest.MonkeyP
     [
         ({"exactness": "exact"}, "exactness='exact': expected one of 'bitwise'"),
         ({"egraph_seconds": 0}, "egraph_seconds=0: expected a number of seconds above 0"),
-        ({"egraph_rounds": 0}, "egraph_rounds=0: expected a whole number"),
+        ({"egraph_rounds": 0}, "egraph_rounds=0: expected an integer"),
         ({"egraph_nodes": 1.5}, "egraph_nodes=1.5"),
     ],
 )

@@ -21,7 +21,7 @@ from tests.ops.cases.custom_gradients import straight_through
 from tests.support.sessions import assert_same_bits, data, mlp
 from wholestep.compiler.backends.cuda.runtime import epochs
 from wholestep.errors import NonFiniteError
-from wholestep.session.building.arguments import placement_of
+from wholestep.session.building.arguments import SessionArguments
 from wholestep.train.checkpoint.identity import differences, identity_of
 
 Array = np.ndarray[Any, Any]
@@ -256,7 +256,7 @@ def test_the_largest_batch_is_that_of_the_gpus_memory() -> None:
         ws.estimate(mlp(), batch_size=n, device="null:cuda/sm_90", **options).peak_bytes for n in (found, found + 1)
     ]
     assert needed[0] <= 1_000_000 < needed[1]
-    free = placement_of("cuda").device.memory.free_bytes
+    free = SessionArguments(device="cuda").placement().device.memory.free_bytes
     largest = ws.find_batch_size(mlp(), device="cuda", most=1 << 40, **options)
     assert ws.estimate(mlp(), batch_size=largest, device="null:cuda/sm_90", **options).peak_bytes <= free + (64 << 20)
 

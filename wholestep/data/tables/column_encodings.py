@@ -1,21 +1,31 @@
-"""How one column becomes numbers: the fitted encodings of numbers, dates, categories, words and targets."""
+"""Fitted encodings of one column: numbers, dates, categories, words and targets."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from wholestep.data.column import Array, Column, need_finite
-from wholestep.data.dates import ISO, NOTATIONS, parse_dates
-from wholestep.data.frame_data import need_targets
+from wholestep.data.tables.column import Array, Column, need_finite
+from wholestep.data.tables.frame_data import need_targets
 from wholestep.errors import InputError
 
-MOST_WORDS = 32  # of a text; what comes after is not read
-UNSEEN = 0
+MOST_WORDS = 32  # of a text; later words are ignored
+UNSEEN = 0  # the code of values that the training rows do not have
 WORD = re.compile(r"\w+")
 Label = bool | int | float | str
+
+ISO, DAY_FIRST, MONTH_FIRST = "year-month-day", "day/month/year", "month/day/year"
+
+_TIME = r"(?:[T ](?P<time>\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?))?"
+_PATTERNS = {
+    ISO: re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})" + _TIME),
+    DAY_FIRST: re.compile(r"(?P<day>\d{1,2})[-/.](?P<month>\d{1,2})[-/.](?P<year>\d{4})" + _TIME),
+    MONTH_FIRST: re.compile(r"(?P<month>\d{1,2})[-/.](?P<day>\d{1,2})[-/.](?P<year>\d{4})" + _TIME),
+}
+NOTATIONS = tuple(_PATTERNS)
 
 
 @dataclass(frozen=True)
@@ -26,11 +36,6 @@ class Numbers:
     mean: float
     std: float
     gaps: bool
-
-    @property
-    def described(self) -> str:
-        scaled = "number" if (self.mean, self.std) == (0.0, 1.0) else f"number, (x - {self.mean:.4g}) / {self.std:.4g}"
-        return scaled + _missing_column(self.gaps)
 
     def encode(self, column: Column) -> list[Array]:
         values = np.where(column.missing, self.mean, column.values).astype(np.float64)
@@ -50,11 +55,6 @@ class Dates:
     clock: bool
     notation: str = ISO  # of dates that come as text: one of `NOTATIONS`
 
-    @property
-    def described(self) -> str:
-        cycles = "year, week, day" if self.clock else "year, week"
-        return f"date ({self.notation}): seconds, {cycles}{_missing_column(self.gaps)}"
-
     def encode(self, column: Column) -> list[Array]:
         dates = np.where(column.missing, np.datetime64(0, "us"), column.values)
         since, clock = parts_of_dates(dates)
@@ -65,10 +65,6 @@ class Dates:
         waves = [f(2 * np.pi * phase) for phase in phases for f in (np.sin, np.cos)]
         features = [np.where(column.missing, 0.0, part) for part in ((since - self.mean) / self.std, *waves)]
         return [*features, column.missing] if self.gaps else features
-
-
-def _missing_column(gaps: bool) -> str:
-    return ", 1 where missing" if gaps else ""
 
 
 def parts_of_dates(values: Array) -> tuple[Array, Array]:
@@ -89,17 +85,13 @@ class Categories:
     gaps: bool
 
     @property
-    def described(self) -> str:
-        return f"category, {len(self.values)} values{' and missing' if self.gaps else ''}, embedded"
-
-    @property
     def size(self) -> int:
         return len(self.values) + self.gaps
 
     def encode(self, column: Column) -> Array:
         numbers = {value: i for i, value in enumerate(self.values, 1)}
-        found = np.array([numbers.get(value, UNSEEN) for value in column.values.tolist()], np.int64)
-        return np.where(column.missing, self.size if self.gaps else UNSEEN, found)
+        codes = np.array([numbers.get(value, UNSEEN) for value in column.values.tolist()], np.int64)
+        return np.where(column.missing, self.size if self.gaps else UNSEEN, codes)
 
 
 @dataclass(frozen=True)
@@ -111,10 +103,6 @@ class Words:
     length: int
 
     @property
-    def described(self) -> str:
-        return f"words, vocabulary of {self.size}, first {self.length} of a text, embedded"
-
-    @property
     def size(self) -> int:
         return len(self.values)
 
@@ -122,8 +110,8 @@ class Words:
         numbers = {word: i for i, word in enumerate(self.values, 1)}
         out = np.zeros((len(column), self.length), np.int64)
         for row, (text, gap) in enumerate(zip(column.values.tolist(), column.missing.tolist())):
-            known = [] if gap else [numbers[word] for word in words_of(text) if word in numbers][: self.length]
-            out[row, : len(known)] = known
+            codes = [] if gap else [numbers[word] for word in words_of(text) if word in numbers][: self.length]
+            out[row, : len(codes)] = codes
         return out
 
 
@@ -140,24 +128,24 @@ class Classes:
     """Labels of any type, sorted: a class is encoded as its index."""
 
     values: tuple[Label, ...]
-    answers: bool = False  # one score for both: yes is the second
-
-    @property
-    def described(self) -> str:
-        return f"{len(self.values)} classes: {', '.join(map(repr, self.values[:8]))}{', …' * (len(self.values) > 8)}"
+    answers: bool = False  # binary with one score: the second class is the positive one
 
     def encode(self, column: Column) -> Array:
         need_targets(column)
         numbers = {value: i for i, value in enumerate(self.values)}
-        found = column.values.tolist()
-        for row, value in enumerate(found):
+        labels = column.values.tolist()
+        for row, value in enumerate(labels):
             if value not in numbers:
-                known = ", ".join(map(repr, self.values[:8])) + (", …" if len(self.values) > 8 else "")
                 raise InputError(
                     f"the label {value!r} in row {row} was not among the classes that the model was trained with: "
-                    f"{known}. Leave such rows out, or train with all classes."
+                    f"{shorten_labels(self.values)}. Leave such rows out, or train with all classes."
                 )
-        return np.array([numbers[value] for value in found], np.float32 if self.answers else np.int32)
+        return np.array([numbers[value] for value in labels], np.float32 if self.answers else np.int32)
+
+
+def shorten_labels(values: Sequence[Label]) -> str:
+    """The first eight labels, for errors and reports."""
+    return f"{', '.join(map(repr, values[:8]))}{', …' * (len(values) > 8)}"
 
 
 @dataclass(frozen=True)
@@ -166,10 +154,6 @@ class Target:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-
-    @property
-    def described(self) -> str:
-        return "; ".join(f"number, mean {m:.4g}, std {s:.4g}" for m, s in zip(self.mean, self.std))
 
     def encode(self, target: Column | Array) -> Array:
         if isinstance(target, Column):
@@ -181,7 +165,7 @@ class Target:
 
 
 def as_in_training(part: Part, column: Column) -> Column:
-    """The column, of the kind that it had in training."""
+    """The column with the type that it had in training; InputError for any other type."""
     if isinstance(part, Dates) and column.kind == "text" and not column.missing.all():
         column = dates_from_text(part.name, column, part.notation)
     expected = {Numbers: "number", Dates: "date", Words: "text"}.get(type(part))
@@ -198,6 +182,29 @@ def as_in_training(part: Part, column: Column) -> Column:
         f"the column {part.name!r} holds {column.kind}, e.g. {column.present[0]!r}; in training it held {expected}. "
         "Convert it, or read both tables in the same way."
     )
+
+
+# -- dates that are written as text -----------------------------------------------------------------------------
+
+
+def parse_dates(cells: Sequence[str], notation: str) -> Array | None:
+    """The dates as datetime64[us]; None if one of the cells is no date of the calendar in this notation."""
+    texts = []
+    for cell in cells:
+        match = _PATTERNS[notation].fullmatch(cell)
+        if match is None:
+            return None
+        year, month, day, time = match.group("year", "month", "day", "time")
+        texts.append(f"{year}-{month:0>2}-{day:0>2}T{time or '00:00'}")
+    try:
+        return np.array(texts, "M8[us]")
+    except ValueError:  # the 31st of April, the 13th month, 25 o'clock
+        return None
+
+
+def possible_notations(cells: Sequence[str]) -> list[str]:
+    """The notations in which every cell is a date: two where no day is above 12, none for other text."""
+    return [notation for notation in NOTATIONS if parse_dates(cells, notation) is not None]
 
 
 def dates_from_text(name: str, column: Column, notation: str) -> Column:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.data.column import Array, Column
-from wholestep.data.frame import Frame, as_column, as_frame, is_frame
 from wholestep.data.table import INPUT, TARGET, Table
+from wholestep.data.tables.column import Array, Column
+from wholestep.data.tables.frame import Frame, as_column, as_frame, is_frame
 from wholestep.errors import DTypeError, InputError, ShapeError, UsageError
 
 
@@ -46,9 +46,9 @@ def as_framed(data: object, dicts: bool = False) -> Framed | None:
     if not 1 <= len(parts) <= 3 or not (is_frame(parts[0]) or (dicts and isinstance(parts[0], Mapping))):
         return None
     frame, y, weights = (as_frame(parts[0]), *parts[1:], None, None)[:3]
-    named = [name for part in (y, weights) for name in _names_in(part, frame)]
+    others = [name for part in (y, weights) for name in _names_in(part, frame)]
     framed = Framed(
-        frame.without(*named),
+        frame.without(*others),
         None if y is None else _target(frame, y),
         None if weights is None else _weights(frame, weights),
     )
@@ -59,7 +59,7 @@ def as_framed(data: object, dicts: bool = False) -> Framed | None:
         raise ShapeError(f"a table has one target per row; received {lengths} rows. Cut them to one length.")
     if not framed.inputs.columns:
         raise InputError(
-            f"the table has no column beside {', '.join(map(repr, named))}; there is nothing to learn from."
+            f"the table has no column beside {', '.join(map(repr, others))}; there is nothing to learn from."
         )
     return framed
 
@@ -122,7 +122,7 @@ def matrix(frame: Frame, what: str = "the table") -> Array:
 
 ENCODE = (
     "Train ws.models.Tabular(), which takes text, categories, dates and gaps, or give fit encoder=ws.data.Encoder(), "
-    "which makes numbers of them."
+    "which encodes them as numbers."
 )
 
 

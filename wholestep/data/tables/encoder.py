@@ -1,4 +1,4 @@
-"""`Encoder`: how the columns of a frame become the numbers that a model computes with, fitted to training rows."""
+"""`Encoder`: fits to the training rows how each column of a frame is encoded as numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import numpy as np
 
 from wholestep.compiler.frontend.trace import user_line
 from wholestep.compiler.ir.graph import SourceLine
-from wholestep.data.column import Array, Column, need_finite
-from wholestep.data.column_encodings import (
+from wholestep.data.tables.column import Array, Column, need_finite
+from wholestep.data.tables.column_encodings import (
+    DAY_FIRST,
+    ISO,
+    MONTH_FIRST,
     MOST_WORDS,
     Categories,
     Classes,
@@ -24,16 +27,15 @@ from wholestep.data.column_encodings import (
     Words,
     dates_from_text,
     parts_of_dates,
+    possible_notations,
     words_of,
 )
-from wholestep.data.dates import DAY_FIRST, ISO, MONTH_FIRST, possible_notations
-from wholestep.data.encoding import Encoding
-from wholestep.data.encoding_report import ColumnSummary
-from wholestep.data.frame_data import need_framed, need_targets
+from wholestep.data.tables.encoding import ColumnSummary, Encoding
+from wholestep.data.tables.frame_data import need_framed, need_targets
 from wholestep.errors import InputError, OptionError, TrainingWarning, UnknownNameError
 
 LARGEST_VOCABULARY = 2000
-FEWEST_IDENTIFIERS = 20  # rows; of fewer, quantities may all differ by chance
+FEWEST_IDENTIFIERS = 20  # rows; with fewer, quantities may all differ by chance
 KINDS = ("numbers", "categories", "text", "dates", "ignore")  # arguments that list columns
 _ID_NAME = re.compile(r"(?i:(?:^|[_\W])(?:id|uuid|guid|key|index))$|[a-z](?:Id|ID)$")
 IDENTIFIER, AMBIGUOUS_DATES = "identifier?", "day or month first?"
@@ -112,8 +114,8 @@ class Encoder:
         rows = need_framed(data)
         for name in (name for argument in KINDS for name in getattr(self, argument)):
             if name not in rows.inputs.columns:
-                known = ", ".join(map(repr, rows.inputs))
-                raise UnknownNameError(f"Encoder: the table has no column {name!r} to encode; it has: {known}.")
+                columns = ", ".join(map(repr, rows.inputs))
+                raise UnknownNameError(f"Encoder: the table has no column {name!r} to encode; it has: {columns}.")
         parts: list[Part] = []
         summary = []
         for name, column in rows.inputs.columns.items():
@@ -171,11 +173,11 @@ class Encoder:
         return distinct <= max(rows // 2, 16) and distinct <= self.most_categories
 
     def _notation(self, name: str, column: Column) -> str | None:
-        """How the dates of a column of text are written; None if they are none, or could be read in two ways."""
+        """The date notation of a column of text; None for other text, or if two notations fit."""
         possible = possible_notations(column.present.tolist())
-        said = None if self.dayfirst is None else DAY_FIRST if self.dayfirst else MONTH_FIRST
-        if said in possible:
-            return said
+        wanted = None if self.dayfirst is None else DAY_FIRST if self.dayfirst else MONTH_FIRST
+        if wanted in possible:
+            return wanted
         if len(possible) == 1:
             return possible[0]
         if name in self.dates:
@@ -184,11 +186,11 @@ class Encoder:
                     f"Encoder: the dates in {name!r}, e.g. {column.present[0]!r}, can be read with the day first or "
                     "the month first; say which: dayfirst=True or dayfirst=False."
                 )
-            return said or ISO  # for the error that names the first cell
+            return wanted or ISO  # for the error that names the first cell
         return None
 
     def _remark(self, name: str, column: Column, part: Part) -> str:
-        """What is probably not meant."""
+        """The remark about a column whose encoding is probably a mistake; "" for any other."""
         if any(name in getattr(self, argument) for argument in KINDS):
             return ""
         if isinstance(part, Dates):
@@ -243,12 +245,12 @@ def _categories(name: str, column: Column) -> Categories:
 
 
 def _words(name: str, column: Column) -> Words:
-    """The words that more than one row has, the commonest first."""
+    """The vocabulary: words that occur in more than one row, by falling frequency."""
     rows = [words_of(text) for text in column.present.tolist()]
     counts = Counter(word for row in rows for word in set(row))
-    known = [word for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count > 1]
+    vocabulary = [word for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count > 1]
     most = max((len(row) for row in rows), default=1)
-    return Words(name, tuple(known[:LARGEST_VOCABULARY]), min(max(most, 1), MOST_WORDS))
+    return Words(name, tuple(vocabulary[:LARGEST_VOCABULARY]), min(max(most, 1), MOST_WORDS))
 
 
 def _target(target: Column | Array | None, aim: str) -> Target | Classes | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.data.column import Array, Column
+from wholestep.data.tables.column import Array, Column
 from wholestep.errors import InputError
 
 
@@ -80,7 +80,7 @@ def columns_of(data: Any) -> dict[str, Column]:
                 children = chunk.children if schema.format == b"+s" else None
                 for i, (name, field) in enumerate(fields):
                     array = chunk if children is None else children[i].contents
-                    # A struct array has an offset and a length of its own, which its children do not know of.
+                    # The offset and length of a struct array apply to its children in addition to their own.
                     first = 0 if children is None else int(chunk.offset)
                     parts[name].append(_column(name, field, array, first, int(chunk.length)))
             return {name: _concat_columns(name, field, parts[name]) for name, field in fields}
@@ -122,7 +122,7 @@ def _fields(schema: _Schema) -> list[tuple[str, _Schema]]:
     return [((child.name or b"").decode(), child) for child in children]
 
 
-# -- values --------------------------------------------------------------------------------------------------------
+# -- values -----------------------------------------------------------------------------------------------------
 
 _NUMBERS = {
     "c": "i1", "C": "u1", "s": "i2", "S": "u2", "i": "i4", "I": "u4", "l": "i8", "L": "u8",
@@ -151,12 +151,12 @@ class _Part:
     def bits(self, at: int) -> Array:
         first = self.start // 8
         raw = self.buffer(at, "u1", (self.start + self.rows + 7) // 8 - first, first)
-        found = np.unpackbits(raw, bitorder="little")
-        return found[self.start - 8 * first :][: self.rows].astype(bool)
+        bits = np.unpackbits(raw, bitorder="little")
+        return bits[self.start - 8 * first :][: self.rows].astype(bool)
 
     @property
     def missing(self) -> Array:
-        """Which rows are null; without a validity bitmap none is."""
+        """The null mask; all False without a validity bitmap."""
         has_gaps = self.array.n_buffers and self.array.buffers[0] and self.array.null_count
         return ~self.bits(0) if has_gaps else np.zeros(self.rows, bool)
 
@@ -214,15 +214,15 @@ def _views(part: _Part) -> Array:
     """String views: up to 12 bytes are stored in the view itself, longer strings as (buffer, offset)."""
     views = part.buffer(1, "V16", part.rows, part.start)
     words = views.view("<i4").reshape(-1, 4) if part.rows else np.zeros((0, 4), "<i4")
-    missing, found = part.missing, []
+    missing, strings = part.missing, []
     for view, (length, _, buffer, offset), gap in zip(views, words.tolist(), missing.tolist()):
         if gap:
-            found.append("")
+            strings.append("")
         elif length <= 12:
-            found.append(view.tobytes()[4 : 4 + length].decode())
+            strings.append(view.tobytes()[4 : 4 + length].decode())
         else:
-            found.append(ctypes.string_at(part.array.buffers[2 + buffer] + offset, length).decode())
-    return _objects(found)
+            strings.append(ctypes.string_at(part.array.buffers[2 + buffer] + offset, length).decode())
+    return _objects(strings)
 
 
 def _objects(values: list[str]) -> Array:

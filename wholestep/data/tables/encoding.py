@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.data.column import Array, Column
-from wholestep.data.column_encodings import (
+from wholestep.data.table import TARGET, Table
+from wholestep.data.tables.column import Array, Column
+from wholestep.data.tables.column_encodings import (
+    ISO,
     MOST_WORDS,
+    NOTATIONS,
     UNSEEN,
     Categories,
     Classes,
@@ -22,12 +25,33 @@ from wholestep.data.column_encodings import (
     Target,
     Words,
     as_in_training,
+    shorten_labels,
 )
-from wholestep.data.dates import ISO, NOTATIONS
-from wholestep.data.encoding_report import ColumnSummary, report
-from wholestep.data.frame_data import need_framed
-from wholestep.data.table import TARGET, Table
+from wholestep.data.tables.frame import align_columns
+from wholestep.data.tables.frame_data import need_framed
 from wholestep.errors import CheckpointError, InputError, UnknownNameError, UsageError
+
+IGNORED = "not used"
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """What the training rows of a column looked like: for the report only, nothing is computed from it."""
+
+    name: str
+    holds: str  # "int64", "text", "date", "category", …
+    missing: int  # rows without a value
+    remark: str = ""
+
+    @staticmethod
+    def of(name: str, column: Column, remark: str = "") -> ColumnSummary:
+        return ColumnSummary(name, column.type_name, int(column.missing.sum()), remark)
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any]) -> ColumnSummary:
+        if not all(isinstance(stored[key], str) for key in ("name", "holds", "remark")):
+            raise ValueError(f"a summary of the column {stored['name']!r} that is not text")
+        return ColumnSummary(stored["name"], stored["holds"], int(stored["missing"]), stored["remark"])
 
 
 @dataclass(frozen=True)
@@ -54,12 +78,12 @@ class Encoding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that are read."""
+        """The names of the encoded columns, in that order."""
         return tuple(part.name for part in self.parts)
 
     @property
     def width(self) -> int:
-        """Columns of `x`."""
+        """The number of columns of `x`."""
         dates = sum(5 + 2 * d.clock + d.gaps for d in self.dates)
         return dates + sum(1 + n.gaps for n in self.numbers)
 
@@ -102,22 +126,22 @@ class Encoding:
                     f"the table lacks the column {name!r}, which the model was trained with; it has: "
                     f"{', '.join(map(repr, frame))}. Name columns as in training; their order does not matter."
                 )
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         floats: list[Numbers | Dates] = [*self.numbers, *self.dates]
         scaled = [a for part in floats for a in part.encode(as_in_training(part, frame[part.name]))]
         if scaled:
-            found["x"] = np.column_stack(scaled).astype(np.float32)
+            arrays["x"] = np.column_stack(scaled).astype(np.float32)
         if self.categories:
             codes = [c.encode(as_in_training(c, frame[c.name])) for c in self.categories]
-            found["categories"] = _apart(codes, [c.size for c in self.categories])
+            arrays["categories"] = _offset_codes(codes, [c.size for c in self.categories])
         if self.words:
             longest = max(w.length for w in self.words)
             texts = [
                 np.pad(w.encode(as_in_training(w, frame[w.name])), ((0, 0), (0, longest - w.length)))
                 for w in self.words
             ]
-            found["words"] = _apart(texts, [w.size for w in self.words])
-        return found
+            arrays["words"] = _offset_codes(texts, [w.size for w in self.words])
+        return arrays
 
     def table(self, data: Any) -> Table:
         """Inputs, targets and weights as arrays: of `frame`, `(frame, target)` or `(frame, target, weights)`."""
@@ -141,21 +165,58 @@ class Encoding:
     def from_json(text: str, where: object) -> Encoding:
         """The encoding stored in a file; CheckpointError if it is damaged."""
         try:
-            found = json.loads(text)
-            if found["version"] != 1:
-                raise ValueError(f"version {found['version']}")
+            stored = json.loads(text)
+            if stored["version"] != 1:
+                raise ValueError(f"version {stored['version']}")
             return Encoding(
-                tuple(Numbers(_name(c), *_scale(c), bool(c["gaps"])) for c in found["numbers"]),
-                tuple(_dates_of(c) for c in found["dates"]),
-                tuple(Categories(_name(c), _labels(c["values"]), bool(c["gaps"])) for c in found["categories"]),
-                tuple(Words(_name(c), _words(c["values"]), _length(c["length"])) for c in found["words"]),
-                _target_of(found["target"]),
-                tuple(ColumnSummary.from_json(c) for c in found.get("summary", [])),
+                tuple(Numbers(_name(c), *_scale(c), bool(c["gaps"])) for c in stored["numbers"]),
+                tuple(_dates_of(c) for c in stored["dates"]),
+                tuple(Categories(_name(c), _labels(c["values"]), bool(c["gaps"])) for c in stored["categories"]),
+                tuple(Words(_name(c), _words(c["values"]), _length(c["length"])) for c in stored["words"]),
+                _target_of(stored["target"]),
+                tuple(ColumnSummary.from_json(c) for c in stored.get("summary", [])),
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise CheckpointError(
                 f"{where} holds an encoder that cannot be read ({error}). Save the model again."
             ) from None
+
+
+def report(encoding: Encoding) -> str:
+    """One line per column, in the order of the table, then the target: type, missing values, encoding, remark."""
+    parts: dict[str, Part] = {part.name: part for part in encoding.parts}
+    # Files written before summaries were stored have none.
+    summaries = encoding.summary or tuple(ColumnSummary(name, "", 0) for name in parts)
+    rows = [
+        (s.name, s.holds, str(s.missing), describe(parts[s.name]) if s.name in parts else IGNORED, s.remark)
+        for s in summaries
+    ]
+    if encoding.target is not None:
+        rows.append(("(target)", "", "", describe(encoding.target), ""))
+    return align_columns([("column", "holds", "missing", "encoded as", "remark"), *rows])
+
+
+def describe(encoding: Part | Classes | Target) -> str:
+    """How one column is encoded, as a few words."""
+    match encoding:
+        case Numbers(mean=0.0, std=1.0, gaps=gaps):
+            return f"number{_gap_text(gaps)}"
+        case Numbers(mean=mean, std=std, gaps=gaps):
+            return f"number, (x - {mean:.4g}) / {std:.4g}{_gap_text(gaps)}"
+        case Dates(clock=clock, notation=notation, gaps=gaps):
+            return f"date ({notation}): seconds, year, week{', day' if clock else ''}{_gap_text(gaps)}"
+        case Categories(values=values, gaps=gaps):
+            return f"category, {len(values)} values{' and missing' if gaps else ''}, embedded"
+        case Words(values=values, length=length):
+            return f"words, vocabulary of {len(values)}, first {length} of a text, embedded"
+        case Classes(values=values):
+            return f"{len(values)} classes: {shorten_labels(values)}"
+        case Target(mean=means, std=stds):
+            return "; ".join(f"number, mean {m:.4g}, std {s:.4g}" for m, s in zip(means, stds))
+
+
+def _gap_text(gaps: bool) -> str:
+    return ", 1 where missing" if gaps else ""
 
 
 def _name(column: Mapping[str, Any]) -> str:
@@ -196,16 +257,16 @@ def _labels(values: Any) -> tuple[Label, ...]:
     return tuple(values)
 
 
-def _target_of(found: Mapping[str, Any] | None) -> Target | Classes | None:
-    if found is None:
+def _target_of(stored: Mapping[str, Any] | None) -> Target | Classes | None:
+    if stored is None:
         return None
-    if found["kind"] == "Classes":
-        return Classes(_labels(found["values"]), bool(found["answers"]))
-    scales = [_scale({"mean": mean, "std": std}) for mean, std in zip(found["mean"], found["std"], strict=True)]
+    if stored["kind"] == "Classes":
+        return Classes(_labels(stored["values"]), bool(stored["answers"]))
+    scales = [_scale({"mean": mean, "std": std}) for mean, std in zip(stored["mean"], stored["std"], strict=True)]
     return Target(tuple(mean for mean, _ in scales), tuple(std for _, std in scales))
 
 
-def _apart(codes: list[Array], sizes: list[int]) -> Array:
+def _offset_codes(codes: list[Array], sizes: list[int]) -> Array:
     """All columns share one embedding table: offset the codes of each column by the sizes of those before it."""
     starts = np.cumsum([0, *sizes[:-1]])
     return np.stack([np.where(c == UNSEEN, UNSEEN, c + s) for c, s in zip(codes, starts)], axis=1).astype(np.int32)

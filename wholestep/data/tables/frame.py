@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.types import letter_of
-from wholestep.data.column import Array, Column
+from wholestep.data.tables.column import Array, Column
 from wholestep.errors import InputError, ShapeError, UnknownNameError
 
 
@@ -28,8 +28,6 @@ class Frame:
     columns: Mapping[str, Column]
 
     def __repr__(self) -> str:
-        from wholestep.data.frame_text import table_text  # few programs print one
-
         return table_text(self)
 
     def __len__(self) -> int:
@@ -91,7 +89,7 @@ def as_frame(data: Any, *, may_be_empty: bool = False) -> Frame:
     elif isinstance(data, Mapping):
         columns = {str(name): as_column(value, str(name)) for name, value in data.items()}
     else:
-        from wholestep.data.arrow import columns_of  # few programs read it
+        from wholestep.data.tables.arrow import columns_of  # few programs read it
 
         columns = columns_of(data)
     lengths = {name: len(column) for name, column in columns.items()}
@@ -106,7 +104,9 @@ def refuse_duplicates(names: list[str]) -> None:
     """InputError if two columns of a table have one name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InputError(f"the table has two columns called {twice[0]!r}; rename one, since columns are told by name.")
+        raise InputError(
+            f"the table has two columns called {twice[0]!r}; rename one, since columns are selected by name."
+        )
 
 
 def as_column(data: Any, name: str) -> Column:
@@ -116,7 +116,7 @@ def as_column(data: Any, name: str) -> Column:
     if _is_pandas(data, "name"):
         return _of_pandas(name, data)
     if _speaks_arrow(data):
-        from wholestep.data.arrow import columns_of
+        from wholestep.data.tables.arrow import columns_of
 
         return next(iter(columns_of(data).values()))
     array = data if isinstance(data, np.ndarray) else _plain(data)
@@ -174,17 +174,17 @@ def _of_objects(name: str, array: Array) -> Column:
                 values = values.astype(np.float64)
                 values[~missing] = present.astype(np.float64)
             return Column(values, missing)
-    strange = next(i for i, v in enumerate(array) if not _is_gap(v) and not isinstance(v, _dominant_kind(kinds)))
-    others = sorted(k.__name__ for k in kinds if k is not type(array[strange]))
+    odd = next(i for i, v in enumerate(array) if not _is_gap(v) and not isinstance(v, _dominant_kind(kinds)))
+    others = sorted(k.__name__ for k in kinds if k is not type(array[odd]))
     raise InputError(
-        f"the column {name!r} holds {type(array[strange]).__name__} {array[strange]!r} in row "
-        f"{strange}{', beside ' + ', '.join(others) if others else ''}; a column has values of one kind: numbers, "
+        f"the column {name!r} holds {type(array[odd]).__name__} {array[odd]!r} in row "
+        f"{odd}{', beside ' + ', '.join(others) if others else ''}; a column has values of one kind: numbers, "
         f"text, dates or booleans. Convert it, e.g. frame[{name!r}].astype(str), or leave it out."
     )
 
 
 def _dominant_kind(kinds: set[type]) -> tuple[type, ...]:
-    """The types that a mixed column was probably meant to hold: text if it has any, else numbers, else dates."""
+    """The types that a mixed column should probably hold: text if there is any, else numbers, else dates."""
     for types in ((str,), (int, float, Decimal, np.number), (datetime, date, np.datetime64)):
         if any(issubclass(k, types) for k in kinds):
             return types
@@ -192,7 +192,7 @@ def _dominant_kind(kinds: set[type]) -> tuple[type, ...]:
 
 
 def _is_gap(value: object) -> bool:
-    """Is it None, NaN, NaT or pandas' NA?  NA cannot be compared, so it is told by its type."""
+    """Is it None, NaN, NaT or pandas' NA?  NA cannot be compared, so its type is tested."""
     if isinstance(value, float | np.floating | np.datetime64):
         return bool(value != value)
     return value is None or type(value).__name__ in ("NAType", "NaTType")
@@ -216,3 +216,45 @@ def _of_pandas(name: str, series: Any) -> Column:
     if letter in "Mm":
         return _of_array(name, series.to_numpy(dtype=f"{letter}8[us]"))
     return _of_objects(name, series.to_numpy(dtype=object))
+
+
+# -- as text ----------------------------------------------------------------------------------------------------
+
+ROWS, COLUMNS, LETTERS = 5, 10, 20  # printed at most
+MISSING = "-"
+
+
+def table_text(frame: Frame) -> str:
+    """A head line, names, types, numbers of missing values, and the first rows."""
+    names = list(frame)[:COLUMNS]
+    head = [_head_cells(frame[name]) for name in names]
+    lines = [
+        ["", *map(_short, names)],
+        ["type", *(frame[name].type_name for name in names)],
+        ["missing", *(str(int(frame[name].missing.sum())) for name in names)],
+        *([str(row), *(cells[row] for cells in head)] for row in range(min(ROWS, len(frame)))),
+    ]
+    left_out = [f"{len(frame) - ROWS} more rows"] if len(frame) > ROWS else []
+    left_out += [f"{len(frame.columns) - COLUMNS} more columns"] if len(frame.columns) > COLUMNS else []
+    text = f"{len(frame)} rows, {len(frame.columns)} columns\n{align_columns(lines)}"
+    return f"{text}\n… {', '.join(left_out)}" if left_out else text
+
+
+def _head_cells(column: Column) -> list[str]:
+    head = zip(column.values[:ROWS], column.missing[:ROWS].tolist())
+    return [MISSING if missing else _short(_value_text(value)) for value, missing in head]
+
+
+def _value_text(value: object) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text.removesuffix(".000000").removesuffix("T00:00:00")  # of datetime64[us]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LETTERS else text[: LETTERS - 1] + "…"
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths)).rstrip() for row in rows)
