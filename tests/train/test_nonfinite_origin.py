@@ -190,7 +190,9 @@ def test_a_row_of_the_data_is_named() -> None:
     x = X.copy()
     x[13, 1] = np.inf
     stream = [(x[i : i + 8], Y[i : i + 8]) for i in range(0, 24, 8)]
-    with pytest.raises(NonFiniteError, match=r"step 1 of epoch 0 .*the input 'x' has values .* first in row 5 of the batch"):
+    with pytest.raises(
+        NonFiniteError, match=r"step 1 of epoch 0 .*the input 'x' has values .* first in row 5 of the batch"
+    ):
         ws.fit(Between(lambda h: h), stream, loss="mse", progress=False)
 
 
