@@ -25,7 +25,7 @@ from wholestep.train.data.data_spec import DataSpec
 from wholestep.train.data.loaders import prepare_data, sample_of
 from wholestep.train.experiment import Experiment
 
-NEAR = 4  # neighbours on either side in the smoothing window
+NEAR = 4  # neighbours on either side that the smoothed loss averages
 WORSE = 4.0  # the search ends at this multiple of the lowest loss
 LEAST = 3 * NEAR  # steps of a search
 
