@@ -34,8 +34,10 @@ def takes_settings(function: F) -> F:
     function.__signature__ = function_signature.replace(parameters=[*parameters, *settings])  # type: ignore[attr-defined]
     about = getdoc(Experiment) or ""
     arguments = about[about.index("Args:") : about.index("Example::")]
-    indented = "\n".join(f"    {line}" if line else "" for line in arguments.splitlines())
-    function.__doc__ = (function.__doc__ or "").replace("    Args: those of `ws.Experiment`.\n", indented)
+    reference = "Args: those of `ws.Experiment`.\n\n"
+    text = getdoc(function) or ""  # Python 3.13 removes the indentation of docstrings, 3.11 does not
+    assert reference in text, "the docstring of the function refers to the arguments of the experiment"
+    function.__doc__ = text.replace(reference, arguments)
     return function
 
 

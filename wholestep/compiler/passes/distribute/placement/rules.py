@@ -217,7 +217,7 @@ PLACEMENT_RULES: dict[str, PlacementRule] = {
     **dict.fromkeys(ops_with(Trait.ELEMENTWISE), pointwise.elementwise_rule),
     **dict.fromkeys(("add", "sub", "neg", "stop_gradient"), pointwise.linear_rule),
     "mul": pointwise.multilinear_rule,
-    **dict.fromkeys(("div", "ratio"), pointwise.div_rule),
+    **dict.fromkeys(ops_with(Trait.QUOTIENT), pointwise.div_rule),
     "where": pointwise.where_rule,
     "cast": pointwise.cast_rule,
     "by_mode": lambda node, inputs, axis: inputs[0],
