@@ -41,7 +41,7 @@ class Order:
 
     def __init__(self, nodes: GraphNodes, plan: Plan, in_line: bool = False) -> None:
         self._nodes, self._overlapping, self._in_line = nodes, overlaps_of(plan), in_line
-        self.current: Sequence[Kernel] = ()  # kernels of the plan that are being added
+        self.current: Sequence[Kernel] = ()  # the plan's kernels that are currently added
         self._written: dict[Resource, int] = {}
         self._read: dict[Resource, list[int]] = {}
         self._before: list[int] = []  # per node: bit set of all its ancestors
@@ -97,7 +97,7 @@ class Order:
 
 
 def with_double_buffers(resources: set[Resource], elsewhere: frozenset[int]) -> set[Resource]:
-    """The resources, with distinct names for buffers that are double-buffered elsewhere."""
+    """The resources, with distinct names for the second buffer of double-buffered inputs."""
     return {f"second {r}" if r in elsewhere else r for r in resources} if elsewhere else resources
 
 

@@ -57,7 +57,7 @@ def place_launches(draft: Draft, launches: Sequence[Launch]) -> Plan:
 
 
 def renumber_by_launch(draft: Draft, launches: Sequence[Launch]) -> tuple[Kernel, ...]:
-    """Numbers kernels in launch order and stores the launch, and in a chain the position and one block per row."""
+    """Numbers kernels in launch order and stores their launches; in a chain also the position and one block per row."""
     kernels: list[Kernel] = []
     for number, launch in enumerate(launches):
         for part in launch:

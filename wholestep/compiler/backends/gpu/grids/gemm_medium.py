@@ -15,7 +15,7 @@ from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Space
 
-DEPTH = 16  # k elements per thread group and shared-memory stage: native/middle.h copies them in vectors of four
+DEPTH = 16  # k elements per thread group and shared-memory stage: native/gemm_medium.h copies them in vectors of four
 
 
 def is_medium_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
@@ -52,7 +52,7 @@ def is_update(plan: Draft, kernel: Kernel) -> bool:
 
 
 def is_one_of_many(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
-    """Is it one of so many updates that their tiles together fill a GPU?  They share a launch."""
+    """Is it one of several updates that share a launch, since their tiles together fill a GPU?"""
     if not is_update(plan, kernel):
         return False
     costs = costs_of(plan).gemm
