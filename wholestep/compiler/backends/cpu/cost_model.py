@@ -1,4 +1,4 @@
-"""Cost model of the CPU's scheduler: sizes and prices of a typical machine.  None of them changes a result's bits."""
+"""Cost model of the CPU's scheduler: sizes and costs of a typical machine.  None of them changes a result's bits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Settings:
     """Thresholds and block sizes of the scheduler, in bytes unless a field says otherwise."""
 
     prices: Prices = Prices()
-    piece: int = 300  # kernels whose splits are searched together: the search is quadratic
+    piece: int = 300  # number of kernels whose splits are searched together: the search is quadratic
     relief: int = 1 << 20  # arena bytes that must become reusable to justify a barrier: less stays in the caches anyway
     delay: int = 1 << 20  # size from which a pass in between would evict a buffer from the caches
     overwrite: bool = True  # may a kernel write its result over an operand that no later kernel reads?
@@ -39,7 +39,7 @@ class Settings:
     copied_for: int = 256  # columns of a block whose left operand is copied
     # Columns of a block whose half-precision left operand is copied in pairs: 185 -> 215 GFLOP/s against 64.
     paired_for: int = 256
-    scores: int = 128 << 10  # of a block of queries in attention: several of them fit into a second-level cache
+    scores: int = 128 << 10  # scores of a block of queries in attention: several blocks fit into a second-level cache
     prefetched: int = 4 << 20  # bytes accessed by a step from which on kernels prefetch what they need next
     most_queries: int = 64  # queries per block; at least 16, so that a product has full tiles
 

@@ -68,8 +68,8 @@ class Tiles:
     work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace: name, buffer
     frame: PaddedImage | None = None
     down: tuple[Taps, ...] = ()  # phases of a gradient in the image, along its rows
-    across: tuple[Taps, ...] = ()  # and along its columns
-    runs: Runs | None = None  # of a row of a window, in a weight's gradient
+    across: tuple[Taps, ...] = ()  # the same along its columns
+    runs: Runs | None = None  # contiguous runs of a window's row, in a weight's gradient
     in_place: bool = False  # weight's gradient: all images are read in place, for a few outputs at a time
     images: int = 0  # images computed together by implicit GEMM (implicit_gemm.py); 0: one after the other
 

@@ -139,7 +139,7 @@ class _Transposer:
         return node.with_inputs([self._replacement(i) for i in node.inputs])
 
     def _is_full_reduction(self, node: Node) -> bool:
-        """Is it the second half of a reduction over both axes?"""
+        """Is the node the second of two reductions that reduce both axes of a matrix?"""
         (x,) = node.inputs
         return x.type.rank == 1 and x.op == node.op and x.inputs[0] in self.transposed_nodes
 

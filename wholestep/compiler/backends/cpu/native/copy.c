@@ -67,7 +67,7 @@ static void *work(void *argument) {
   return NULL;
 }
 
-/* Copy rows with up to `threads` threads; if the system starts fewer, these copy all rows. */
+/* Copy rows with up to `threads` threads; if the system can start only some of them, these copy all rows. */
 EXPORT void ws_copy_rows(void *to, const void *from, const int64_t *rows, long count, long bytes, long step,
                          int threads) {
   job j = {to, from, rows, count, bytes, step, 0};

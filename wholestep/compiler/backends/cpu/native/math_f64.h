@@ -25,7 +25,7 @@ WS_INLINE double ws_scale_f64(double y, double t, int64_t large) {
   return y * ws_real_f64((int64_t)(n << 52)) * (large ? 2.0 : 1.0);
 }
 
-#define WS_EXP_MIN_f64 -708.3964185322641             /* exp of it is the smallest normal number */
+#define WS_EXP_MIN_f64 -708.3964185322641             /* exp of this argument is the smallest normal number */
 
 WS_INLINE double ws_exp_f64(double x) {
   const double c = x < WS_EXP_MIN_f64 ? WS_EXP_MIN_f64 : x > 710.0 ? 710.0 : x;

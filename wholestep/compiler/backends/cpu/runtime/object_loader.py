@@ -23,7 +23,7 @@ from wholestep.options import CompileOptions
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.render.source import CSource
 
-KERNELS_OF_A_QUICK_FILE = 48  # at a low -O level, 10 ms each: another compiler process would cost more
+KERNELS_OF_A_QUICK_FILE = 48  # kernels; at a low -O level one takes 10 ms, less than another compiler process
 
 
 class PlanCode:

@@ -98,7 +98,7 @@ class CpuProgram(NativeProgram):
         self._staging = staging
         self._outlets = {name: self._outlet(plan.buffers[id]) for name, id in plan.outputs}
         first = next(iter(self._outlets.values()), None)
-        # The bound method of a one-element view, so that reading the loss costs one call.
+        # `loss` is the bound method of a one-element view, so that reading the loss costs one call.
         self.loss = _no_loss if first is None else first.stored[:1].item  # type: ignore[method-assign, assignment]
 
     def _outlet(self, buffer: Buffer) -> StoredOutput:
@@ -183,13 +183,13 @@ class CpuProgram(NativeProgram):
             self._inputs[name] = array  # every rank checks the indices of all rows
             array = self._share.of(name, array)
         try:
-            # Takes a quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
+            # This takes a quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
             self._addresses[self._slots[name]] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
         except (TypeError, ValueError):  # a read-only array
             self._addresses[self._slots[name]] = array.ctypes.data
 
     def prepare(self, sizes: Mapping[str, int]) -> Callable[[], int]:
-        """Everything of a step before its native call, which is returned: ranks of one process call it together."""
+        """Prepare a step, and return its native call: the ranks of one process run their calls concurrently."""
         if sizes is not self._sizes:
             self._resize(sizes)
         if self.ranks > 1:
@@ -203,7 +203,7 @@ class CpuProgram(NativeProgram):
         return partial(self._run, self._step_reference)
 
     def count(self, error: int) -> None:
-        """Everything of a step after its native call."""
+        """Finish a step after its native call."""
         if error:
             self._refuse(error)
         if self._advances:
@@ -282,7 +282,7 @@ class CpuProgram(NativeProgram):
     # -- many steps ----------------------------------------------------------------------------------------------
 
     def prepare_slice(self, epoch: Epoch, loop: Any, losses: AnyArray, done: int, most: int) -> Callable[[], int]:
-        """Everything of a slice before its native call, which is returned."""
+        """Prepare a slice, and return its native call."""
         self.set_sizes(epoch.sizes)
         for name, array in epoch.whole.items():
             self.bind(name, array)
@@ -294,7 +294,7 @@ class CpuProgram(NativeProgram):
         return partial(self.library.run_loop, loop)
 
     def count_slice(self, steps: int) -> None:
-        """Everything of a slice after its native call."""
+        """Finish a slice after its native call."""
         if self._advances:
             self._state.step = self._call.step
             self._state.family.version += steps

@@ -91,12 +91,12 @@ class ThreadRanksProgram(CombinedProgram):
         self.count_steps(bool(self.plan.updated))
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a step count as an update?  Only rank 0 counts it."""
+        """Does a step count as an update?  Only rank 0 counts updates."""
         for program in self.programs:
             program.count_steps(advances and program is self._first, unless, stop)
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Let the next step read an input in place: each rank its own rows."""
+        """Let the next step read an input in place; each rank reads its own rows."""
         for program in self.programs:
             program.bind(name, array)
 
