@@ -85,7 +85,7 @@ class _BudgetSearch:
         return self.planner(replace(self.request, graph=graph, frugal=True, halvings=halvings))
 
     def with_note(self, plan: Plan, choices: Sequence[RecomputeChoice] | None, halvings: int) -> Plan:
-        """The plan with a note on what was done for the limit."""
+        """The plan with a note on the measures that were taken for the limit."""
         done = ["no need to save any"] if choices is None else ["kernels ordered for less memory"]
         if choices:
             products = {p for c in choices for p in c.products}
@@ -110,5 +110,5 @@ def _bytes(choices: Sequence[RecomputeChoice]) -> int:
 def _levels(
     cheap: list[RecomputeChoice], all_choices: list[RecomputeChoice]
 ) -> list[tuple[list[RecomputeChoice], int]]:
-    """Recompute choices and halvings of the largest value to try, from the cheapest on."""
+    """The measures to try, cheapest first: choices to recompute, and halvings of the largest value."""
     return [([], 0), (cheap, 0), (cheap, 1), (all_choices, 1), (all_choices, MOST_HALVINGS)]

@@ -67,7 +67,7 @@ SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 FLATTEN, SHARD = with_target(merge_batch_axes), with_target(shard_optimizer_states)
 
 STAGES = (
-    # Definitions that the user wrote out are recognised as named ops; unstable formulas are replaced by stable ones.
+    # Composites that the user wrote as formulas are recognised; unstable formulas are replaced by stable ones.
     Stage("optimize_forward", (), egraph=True),
     # No gradient, call or stop_gradient nodes are left: the step is one graph of ordinary nodes.  If several ranks
     # compute it, it is the graph of one rank, with its collectives.

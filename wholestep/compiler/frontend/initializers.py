@@ -2,7 +2,7 @@
 
 A constructor only describes; `materialize` draws the numbers, a function of (seed, network, name) alone.  "fan-in"
 counts all axes but the last, "fan-out" is the last: weights multiply from the right, `x @ w`.  Layers store weights as
-torch does, (outputs, inputs, ...), and say so: `outputs_first` makes a description of theirs of it.
+torch does, (outputs, inputs, ...); `outputs_first` converts a description for this layout.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def default(shape: Shape) -> Initializer:
 
 
 def as_initializer(init: object) -> Initializer:
-    """From what users write: an initialiser, a number, an array of values."""
+    """The initialiser for a user's argument: an initialiser, a number or an array of values."""
     if isinstance(init, Initializer):
         return init
     if isinstance(init, int | float | np.integer | np.floating):
@@ -151,7 +151,7 @@ def as_initializer(init: object) -> Initializer:
 
 
 def outputs_first(init: Initializer, shape: StaticShape) -> Initializer:
-    """The same for a weight (outputs, inputs, ...): its fans are computed as in torch, and its rows are orthogonal."""
+    """The initialiser for a weight (outputs, inputs, ...): fans are computed as in torch, and rows are orthogonal."""
     if init.kind not in _MATRIX_KINDS or len(shape) < 2:
         return init
     if init.kind == "orthogonal":
@@ -243,7 +243,7 @@ ZERO_ROW = "_but_a_row"  # suffix of the kind; the row is the last argument
 
 
 def with_zero_row(init: Initializer, row: int) -> Initializer:
-    """The same, but for one row of zeros."""
+    """The same description with one row of zeros."""
     return Initializer(init.kind + ZERO_ROW, (*init.args, float(row)))
 
 
@@ -253,7 +253,7 @@ def is_zero(init: Initializer) -> bool:
 
 
 def check_fits(init: Initializer, shape: StaticShape, name: str) -> None:
-    """An error if a description cannot initialise a shape."""
+    """Raise an error if a description cannot initialise a shape."""
     if init.kind == "values" and len(init.args) != math.prod(shape):
         fail(
             ShapeError, f"{name!r} has {math.prod(shape)} elements, shape {shape}; init holds {len(init.args)} values."
@@ -324,7 +324,7 @@ def _spread_formula(kind: str) -> Callable[..., random.Formula]:
     return formula
 
 
-# Kinds whose elements are each an affine function of one random number.
+# The kinds in which each element is an affine function of one random number.
 _FORMULAS: dict[str, Callable[..., random.Formula]] = {
     "normal": lambda fans, mean, std: random.Formula(True, std, mean),
     "uniform": lambda fans, low, high: random.Formula(False, high - low, low),

@@ -47,7 +47,7 @@ class Node:
     ) -> None:
         self.op, self.inputs, self.attrs, self.name, self.line = op, tuple(inputs), attrs, name, line
         self.result: Type = OPS[op].infer(tuple(i.result for i in self.inputs), attrs)
-        # Depends on runtime scalars, sizes and constants only: evaluated in float64 by the step's scalar prologue.
+        # Depends on runtime scalars, sizes and constants only?  Then the scalar prologue evaluates it in float64.
         self.host = _is_host(self)
 
     @property

@@ -50,7 +50,7 @@ class Trait(enum.Flag):
     ELEMENTWISE = enum.auto()  # each result element is a function of the operands' elements at the same index
     COMMUTES = enum.auto()  # bitwise commutative; not maximum and minimum, whose zero or NaN depends on the order
     COMPARES = enum.auto()
-    QUOTIENT = enum.auto()  # may be a mean: users write means as plain divisions, too
+    QUOTIENT = enum.auto()  # a quotient, which may be a mean: users write means as divisions, too
     EXACT = enum.auto()  # rewrite rules for floats hold for integers and bools as well
     TRANSCENDENTAL = enum.auto()  # evaluated by a polynomial or longer code: worth wide vectors
     PRODUCT = enum.auto()  # reads half operands directly; accumulates in, and returns, the wider type

@@ -1,4 +1,4 @@
-"""Windows that slide over 1, 2 or 3 spatial axes: what convolutions, pools, `unfold` and the importers share."""
+"""Windows that slide over 1, 2 or 3 spatial axes: shared code of convolutions, pools, `unfold` and the importers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SlidingWindow:
         return tuple((c - 1) * s + e for c, s, e in zip(counts, self.stride, self.extent, strict=True))
 
     def taps(self, padded: Tensor, counts: Sequence[int]) -> Iterator[tuple[Integers, Tensor]]:
-        """For each position in the window: the element there of every window of (N, C, ...), as (N, C, *counts)."""
+        """For each position in the window, the elements of (N, C, ...) at it in all windows, as (N, C, *counts)."""
         for position in itertools.product(*map(range, self.size)):
             axes = zip(position, self.dilation, self.stride, counts, strict=True)
             slices = [slice(p * d, p * d + (c - 1) * s + 1, s) for p, d, s, c in axes]
@@ -162,12 +162,12 @@ def integers(op: str, x: Tensor, extents: Sequence[Extent], what: str = "all siz
 
 
 def signal_as_image(x: Tensor) -> Tensor:
-    """(N, C, L) -> (N, C, 1, L)"""
+    """Reshape signals (N, C, L) to images (N, C, 1, L)."""
     return x.reshape((*x.shape[:2], 1, x.shape[2]))
 
 
 def image_as_signal(x: Tensor) -> Tensor:
-    """(N, C, 1, L) -> (N, C, L)"""
+    """Reshape images (N, C, 1, L) to signals (N, C, L)."""
     return x.reshape((*x.shape[:2], x.shape[3]))
 
 

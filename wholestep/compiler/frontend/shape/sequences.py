@@ -171,7 +171,7 @@ def rotary_frequencies(width: int, base: float) -> np.ndarray[Any, Any]:
 
 
 def _turns(x: Tensor, frequencies: np.ndarray[Any, Any], start: int | Tensor) -> tuple[Tensor, Tensor]:
-    """(time, width / 2) cosines and sines; computed here where the time is a number."""
+    """(time, width / 2) cosines and sines; computed at trace time if the positions are known."""
     time = x.shape[-2]
     if isinstance(time, int) and isinstance(start, int):
         angles = np.outer(np.arange(start, start + time, dtype=np.float64), frequencies)

@@ -185,7 +185,7 @@ def propagates_gradient(node: Node, position: int) -> bool:
 
 
 def blocking_reason(node: Node, position: int) -> str | None:
-    """Why no gradient reaches an input, as the end of a sentence that begins with the op; None if one does."""
+    """Why no gradient reaches an input, as a verb phrase whose subject is the op; None if a gradient reaches it."""
     row, operand_type = GRADIENTS[node.op], operands(node)[position].result
     if isinstance(row, Blocked):
         return row.reason

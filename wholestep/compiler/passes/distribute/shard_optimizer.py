@@ -85,7 +85,7 @@ class _ShardableValues:
         return node in self.origins and not self.is_gathered(node)
 
     def is_by_columns(self, state: str) -> bool:
-        """Is a state stored by columns?"""
+        """Is the state stored by columns?"""
         return self._stores_columns and attrs_of(self.leaves[state], at.StateAttrs).by_columns
 
     def by_columns(self, node: Node) -> bool:
@@ -100,7 +100,7 @@ class _ShardableValues:
         for node in self.graph.nodes:
             sharded_inputs = [i for i in node.inputs if self.is_part(i)]
             if not sharded_inputs or node in self.origins:
-                # nothing to propagate, or a source that is computed from another one: an all_reduce of a sharded value
+                # nothing to propagate, or a source computed from another one: an all_reduce of a sharded value
                 rejected |= reduce(or_, (self.origins[i] for i in sharded_inputs), 0)
                 continue
             bits = reduce(or_, (self.origins[i] for i in sharded_inputs))
@@ -171,7 +171,7 @@ class _Sharder:
     def _full(self, node: Node) -> Node:
         if self.shardable.is_gathered(node):
             return self._gather(node)
-        if node.is_state and attrs_of(node, at.StateAttrs).parts:  # it stays replicated
+        if node.is_state and attrs_of(node, at.StateAttrs).parts:  # a state that was marked, but stays replicated
             return Node(node.op, (), replace(attrs_of(node, at.StateAttrs), parts=0), node.name, node.line)
         if _is_total(node) and self.shardable.is_part(node.inputs[0]):
             return self._total(node)

@@ -77,7 +77,7 @@ class Rewriting:
     egraph: EGraph
     chosen: Sequence[ENode]
     report: EGraphReport
-    replay: Replay | None = None  # of an outlined graph
+    replay: Replay | None = None  # None unless the graph was outlined
 
 
 def optimize(
@@ -125,7 +125,7 @@ def rewrite_by_equality(
     Writes times into `seconds`, and laws that fail on this program, with the reason, into `dropped`.
     """
     clock = _Clock(seconds)
-    worker.start()  # it loads egglog while this process prepares the request
+    worker.start()  # the worker loads egglog while this process prepares the request
     clock("start")
     outlined = outline(graph, request.outline_from)
     clock("outline")

@@ -82,7 +82,7 @@ class RecomputeCandidates:
             self.produced_at[n] = self.number[n] if n.op in BARRIERS else self.ready_at[n]
 
     def _is_stored(self, node: Node) -> bool:
-        """Can this value be a buffer?"""
+        """Can this value be stored in a buffer?"""
         if not isinstance(node.result, TensorType) or not node.inputs or node.host or not node.type.rank:
             return False
         return not _is_fused_into_reader(node) and node not in self.computed_by_reader
@@ -206,13 +206,13 @@ class RecomputeCandidates:
 
 @dataclass
 class _Recomputation:
-    """How a value is recomputed."""
+    """How a value is recomputed, and what that keeps in memory."""
 
     value: Node
     cost: float
 
     def __post_init__(self) -> None:
-        self.new: list[Node] = []  # operands that become live at the peak because of it
+        self.new: list[Node] = []  # operands that become live at the peak because of the recomputation
         self.old: set[Node] = set()  # operands that are live anyway
         self.products: list[Node] = []
 
@@ -223,7 +223,7 @@ class _Rematerializer:
     def __init__(self, candidates: RecomputeCandidates, recomputed: set[Node], products: set[Node]) -> None:
         self.candidates, self.recomputed, self.products = candidates, recomputed, products
         self.new: Images = {}
-        self.shared: Images = {}  # copies that all readers read
+        self.shared: Images = {}  # copies that are shared by all readers
 
     def graph(self) -> IRGraph:
         return copy_for_readers(self.candidates.graph, self.new, self._input_of)

@@ -150,7 +150,7 @@ def _kernel_line(kernel: Kernel, plan: Plan) -> str:
 
 
 def describe_kernel(kernel: Kernel, plan: Plan) -> str:
-    """What a kernel computes and which of the user's tensors it writes: 'matmul, add, relu -> logits'."""
+    """The ops of a kernel and the user's tensors that it writes, as text: 'matmul, add, relu -> logits'."""
     counts = Counter(kernel.origin)
     nodes = printable(", ".join(f"{n} x{counts[n]}" if counts[n] > 1 else n for n in dict.fromkeys(kernel.origin)))
     if len(nodes) > NAMES_WIDTH:

@@ -50,9 +50,9 @@ def make_draft(request: PlanRequest, operands: ReadableViews | None = None) -> D
         clusters = fuse_partial_sums(clusters)
         clusters = fuse_pointwise(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
         clusters = join_column_sums(clusters, prepared.updates, fusion)  # sums share a kernel that reads their operand
-        clusters = join_recomputed(clusters, fusion)  # so do recomputed values
+        clusters = join_recomputed(clusters, fusion)  # recomputed values join kernels that read their operands
     updates = place_updates(prepared, clusters)  # a state is overwritten only after its last read
-    # The clusters of a loop's body replace the loop.
+    # Each loop is replaced by the clusters of its body.
     opened = expand_loops(topological(just_in_time(clusters)), fusion, rules, fused)
     ordered = opened.clusters
     buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # which values are stored

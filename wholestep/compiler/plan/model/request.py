@@ -24,7 +24,7 @@ class PlanRequest:
     capacity: Mapping[str, int]  # the largest size of every symbol
     target: Target
     fused: bool = True  # may ops share kernels?
-    bounds: tuple[Bound, ...] = ()  # of inputs that are indices
+    bounds: tuple[Bound, ...] = ()  # bounds of the inputs that are indices
     least: tuple[Least, ...] = ()  # minimum extents of a step
     frugal: bool = False  # prefer fewer bytes over less time: set under a memory limit
     halvings: int = 0  # additional halvings of the largest value (chunked computation) to save memory, if supported

@@ -79,7 +79,7 @@ class Parts:
 
     @property
     def all_here(self) -> bool:
-        """Are the ranks threads of this process?"""
+        """Are all ranks threads of this process?"""
         return len(self.of) == self._group.size
 
     def read(self) -> AnyArray:
@@ -123,7 +123,7 @@ class Parts:
         return grid.place(DATA, rank), grid.place(MODEL, rank)
 
     def fill(self, numbers: AnyArray) -> None:
-        """Overwrite with these values repeated."""
+        """Overwrite the state with these values, repeated cyclically."""
         self.write(np.resize(numbers, math.prod(self._division.whole)).reshape(self._division.whole))
 
     def take(self, at: tuple[Any, ...]) -> AnyArray:

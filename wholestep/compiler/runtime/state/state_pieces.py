@@ -35,7 +35,7 @@ class StatePiece:
         return bool(self.cut) and len(self.array) == self.form[0]
 
     def place(self) -> dict[str, Any]:
-        """Its position, as JSON values."""
+        """The position of the piece, as JSON values."""
         lists = {"shape": list(self.shape), "axes": list(self.axes), "form": list(self.form), "cut": list(self.cut)}
         return {**lists, "first": self.first, "model": self.model}
 

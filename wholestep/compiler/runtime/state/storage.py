@@ -43,7 +43,7 @@ class Stored(Protocol):
         """Overwrite with an array of the state's shape and dtype."""
 
     def fill(self, numbers: AnyArray) -> None:
-        """Overwrite with these values repeated, in storage order."""
+        """Overwrite the state with these values, repeated cyclically, in storage order."""
 
     def take(self, at: tuple[Any, ...]) -> AnyArray:
         """A copy of the elements at these indices."""
@@ -55,7 +55,7 @@ class Stored(Protocol):
 class StateMemory(Protocol):
     """The memory of a backend, for tensors that outlive launches."""
 
-    kind: str  # programs can read states in any memory of the same kind
+    kind: str  # a program can read states in any memory of the same kind
     turns: bool  # does it store the transpose of matrices that products read transposed?
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> Sequence[Stored]:
@@ -116,7 +116,7 @@ class HostMemory:
         ]
 
     def draw(self, into: HostArray, first: InitialValue) -> bool:
-        """Never draws in place: the caller uses NumPy, on several threads."""
+        """Return False: the caller draws with NumPy, on several threads."""
         return False
 
 
@@ -190,7 +190,7 @@ class HostArray:
             matrix[full, :, :rest], matrix[full, :, rest:] = values[:, full * width :], 0
 
     def fill(self, numbers: AnyArray) -> None:
-        """Overwrite with these values repeated, in storage order; the padding of the last block is zero."""
+        """Overwrite the state with these values, repeated cyclically in storage order; padding is zero."""
         stored = stored_shape(self._shape, self.layout)
         inside = self.flat[: math.prod(stored)]
         for start in range(0, inside.size, numbers.size):

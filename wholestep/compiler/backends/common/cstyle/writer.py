@@ -31,7 +31,7 @@ class CStyleWriter:
 
     def __init__(self, plan: Plan, kernel: Kernel) -> None:
         self.plan, self.kernel = plan, kernel
-        # The iteration number of a scan is the last symbol.
+        # The last symbol is the iteration number of a scan.
         self.symbols = (*plan.symbols, *(() if kernel.loop is None else (plan.loops[kernel.loop].symbol,)))
         self.lines: list[str] = []
         self.depth = 1

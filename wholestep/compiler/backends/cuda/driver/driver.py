@@ -70,7 +70,7 @@ class StepWatch(Protocol):
     """Watches steps that depend on other machines."""
 
     def until(self, is_done: Callable[[], bool]) -> None:
-        """Returns when something is done; raises if it never will be."""
+        """Returns when the watched work is done; raises if it cannot complete."""
 
 
 class Gpu:
@@ -154,7 +154,7 @@ def gpu(number: int) -> Gpu:
 
 
 def release(function: str, owner: Gpu, address: int) -> None:
-    """Releases a driver object when nothing refers to it any more."""
+    """Releases a driver object when nothing refers to it any longer."""
     with suppress(Exception):  # at interpreter exit the driver may be unloaded
         owner.enter()
         call(function, address)
@@ -234,7 +234,7 @@ class CudaEvent:
             raise DeviceError("the GPU's driver refused cuEventRecord.")
 
     def wait(self) -> None:
-        """Waits until the stream has reached it."""
+        """Waits until the stream has reached this event."""
         self._gpu.enter()
         if self._gpu.watch is not None:
             self._gpu.watch.until(lambda: not self._gpu.is_pending(bindings().cuEventQuery(self.handle)))
@@ -279,7 +279,7 @@ class CudaModule:
 
 
 def allow_shared(function: Any, size: int) -> None:
-    """Permits a kernel this many bytes of dynamic shared memory."""
+    """Permits a kernel to use this many bytes of dynamic shared memory."""
     attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     call("cuFuncSetAttribute", function, attribute, size)
 
@@ -292,7 +292,7 @@ class CooperativeKernel:
         allow_shared(function, shared)
 
     def launch(self, arguments: Sequence[Any]) -> None:
-        """Enqueues it; arguments are ctypes values."""
+        """Enqueues the launch; arguments are ctypes values."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         addresses = ctypes.addressof(pointers)
         call("cuLaunchCooperativeKernel", self._function, *self._geometry, self._gpu.stream, addresses)

@@ -37,7 +37,7 @@ class CudaDevice:
         self.target, self.gpu = target, gpu(number)
         self.name = f"cuda:{number}"
         self.memory = CudaMemory(self.gpu)
-        self.machine = f"{self.gpu.name}, NVRTC {nvrtc_version()}"  # what the bits of its steps depend on
+        self.machine = f"{self.gpu.name}, NVRTC {nvrtc_version()}"  # the bits of a step depend on both
         self._modules: dict[str, CudaModule] = {}  # shared by all programs, by native file
 
     @property
@@ -63,7 +63,7 @@ class CudaDevice:
         return self._module("copies.h", options)
 
     def ranks(self, options: CompileOptions) -> CudaModule:
-        """Kernels that add what ranks send."""
+        """Kernels that add the data that ranks send."""
         return self._module("ranks.h", options)
 
     def _module(self, file: str, options: CompileOptions) -> CudaModule:
@@ -73,7 +73,7 @@ class CudaDevice:
         return self._modules[file]
 
     def prepare(self, options: CompileOptions) -> None:
-        """Nothing to do: the compiler is a library."""
+        """Do nothing: NVRTC is a library, which needs no preparation."""
 
     def load(
         self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing

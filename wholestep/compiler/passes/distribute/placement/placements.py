@@ -44,7 +44,7 @@ class MeshAxis:
 
 @dataclass(frozen=True)
 class Replicated:
-    """The same value on every rank; along the data axis: independent of the batch."""
+    """Every rank has the same value; along the data axis: independent of the batch."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Sharded:
 
     @staticmethod
     def of_blocks(axis: int, widths: Sequence[int]) -> Sharded:
-        """Consecutive blocks of these widths."""
+        """The sharding of an axis that consists of consecutive blocks of these widths."""
         return Sharded(axis, len(widths), tuple(widths) if len(set(widths)) > 1 else ())
 
     def at(self, axis: int) -> Sharded:
-        """The same along another axis."""
+        """The same sharding along another axis."""
         return replace(self, axis=axis)
 
     def block_widths(self, extent: Extent) -> tuple[int, ...] | None:
@@ -114,7 +114,7 @@ def is_refused(placement: Placement) -> bool:
 
 
 def placement_of_shape(node: Node, shape: Shape, axis: MeshAxis) -> Placement:
-    """The placement of a new value (an input, random numbers, a broadcast), from the axes that mention the batch."""
+    """The placement of a new value (an input, random numbers, a broadcast), from the axes that depend on the batch."""
     batch_axes = [d for d, extent in enumerate(shape) if axis.mentions(extent)]
     if not batch_axes:
         return Replicated()

@@ -97,7 +97,7 @@ def _eps(p: InstanceProfile) -> list[float]:
 
 
 def _norm(op: str, most: int) -> Instances:
-    """Norms over rows, if the program divides by their width."""
+    """The norms over rows whose width the program divides by."""
 
     def instances(p: InstanceProfile) -> Iterator[Instance]:
         for dtype in p.dtypes:

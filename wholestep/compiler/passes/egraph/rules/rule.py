@@ -52,7 +52,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Rule:
-    """left = right, read from left to right."""
+    """A rewrite rule: an equation, applied from left to right."""
 
     name: str
     family: str
