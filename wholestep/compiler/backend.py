@@ -33,7 +33,7 @@ class Scratch(Protocol):
 
     @property
     def mapped_bytes(self) -> int:
-        """Its current size."""
+        """The current size of the scratch memory."""
 
     def reserve(self, plan: Plan, threads: int) -> None:
         """Grow to fit a plan; programs that were loaded before keep working."""
@@ -126,7 +126,7 @@ class Program(Launch, Protocol):
 
     plan: Plan
     synchronous: bool  # is a launch done when it returns?
-    outputs: Mapping[str, TensorType]  # by name, in order; the first one may be a loss
+    outputs: Mapping[str, TensorType]  # types of the outputs by name, in order; the first one may be a loss
 
     @property
     def mapped_bytes(self) -> int:
@@ -178,7 +178,7 @@ class Epoch:
 
     sources: Mapping[str, AnyArray]  # input -> all its rows
     whole: Mapping[str, AnyArray]  # input -> the array that every step gets unchanged
-    sizes: Mapping[str, int]  # of every symbol, in a full batch
+    sizes: Mapping[str, int]  # size of every symbol in a full batch
     rows: int
     batch: int  # rows of an update
     symbol: str | None = None  # the symbolic dimension of the batch
@@ -197,7 +197,7 @@ class Epoch:
         return last if self.most is None else min(last, self.first + self.most)
 
     def rows_of(self, update: int) -> int:
-        """How many rows an update has: the last one may have fewer."""
+        """The number of rows of an update; the last one may have fewer."""
         return min(self.batch, self.rows - update * self.batch)
 
     def sizes_of(self, update: int) -> Mapping[str, int]:
@@ -241,7 +241,7 @@ class StepRange:
 
 
 class Slicing(Protocol):
-    """How distributed ranks agree on the number of steps of a range."""
+    """The protocol by which distributed ranks agree on the number of steps of a range."""
 
     seconds: float  # longest duration of a range
 
@@ -318,7 +318,7 @@ def do_nothing() -> None:
 class Device(Protocol):
     """A device, and the target that its plans are compiled for."""
 
-    name: str  # as in `device=`
+    name: str  # the name that `device=` accepts
     target: Target
     runs: bool  # False: it only plans
     memory: StateMemory  # the memory of its programs' states

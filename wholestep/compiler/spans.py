@@ -85,7 +85,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class OptimizeReport:
-    """What a build did: nodes before and after, the rewrites applied, and the spans of its stages.
+    """The report of a build: nodes before and after, the rewrites applied, and the spans of its stages.
 
     It is stored with the cached plan.  `before` holds the integers of the plan without the e-graph; they require a
     second plan and are computed only on request, by `session.optimization()`.

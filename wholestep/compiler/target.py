@@ -74,7 +74,7 @@ class Lowering:
     """The target's own passes, by their position among the common ones."""
 
     windows: tuple[OwnPass, ...] = ()  # over convolutions and pools, before reductions are split into single axes
-    primitives: tuple[OwnPass, ...] = ()  # at the end, over primitives
+    primitives: tuple[OwnPass, ...] = ()  # last passes, over primitives
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def orthogonal(gain: float = 1.0) -> Initializer:
 
 
 def default(shape: Shape) -> Initializer:
-    """What `g.parameter` uses: Kaiming-uniform for two or more axes, else zeros."""
+    """The default of `g.parameter`: Kaiming-uniform for two or more axes, else zeros."""
     return kaiming_uniform() if len(shape) >= 2 else zeros()
 
 
@@ -169,7 +169,7 @@ class InitialValue:
     dtype: DType
     seed: int
     name: str
-    network: int = 0  # which network of the process it belongs to, among those drawn without a seed of their own
+    network: int = 0  # number of its network among those of the process that are drawn without a seed of their own
 
     @property
     def key(self) -> str:

@@ -64,7 +64,7 @@ def locate(error: E) -> E:
     """The same error with the user's line appended, unless it already has one."""
     if _MARK in str(error):
         return error
-    return type(error)(f"{error}{user_line().shown}")
+    return type(error)(f"{error}{user_line().error_note}")
 
 
 def fail(kind: type[WholestepError], text: str) -> NoReturn:

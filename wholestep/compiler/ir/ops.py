@@ -31,7 +31,7 @@ class Family(enum.Enum):
     WINDOW = "window"  # convolution, pooling and their adjoints
     RATIO = "ratio"
     CONTROL = "control"  # gradient, item, stop_gradient, by_mode, call, custom_gradient: eliminated before planning
-    LOOP = "loop"  # its body graph runs once per step
+    LOOP = "loop"  # scan: its body graph runs once per step of the loop
     COLLECTIVE = "collective"  # communication between the ranks of a distributed step
     COMPOSITE = "composite"  # has a decomposition into ops of the other families
 

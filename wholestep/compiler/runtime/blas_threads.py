@@ -14,7 +14,7 @@ from threading import Lock
 
 import numpy as np
 
-PREFIX = "scipy_openblas"  # of the file and the functions of the library in NumPy's wheels
+PREFIX = "scipy_openblas"  # prefix of the file and the functions of OpenBLAS in NumPy's wheels
 _changing = Lock()
 _users = 0
 _before = 0

@@ -32,7 +32,9 @@ class LaunchedMicroBatches(CombinedProgram):
         super().__init__(plan, programs, programs[-1])
         self._state, self._shape = state, shape
         grid = None if group is None else group.grid
-        self._rank, self._ranks = (0, 1) if grid is None or group is None else (grid.place(DATA, group.rank), grid.data)
+        self._rank, self._ranks = (
+            (0, 1) if grid is None or group is None else (grid.coordinate(DATA, group.rank), grid.data)
+        )
         self.pace, self._needs_rows = None if group is None else SliceLength(group), needs_rows
         self.synchronous = all(p.synchronous for p in programs)
         self._cut = {name for name, id in plan.inputs if shape.is_cut(plan.buffers[id].type.shape)}

@@ -54,7 +54,7 @@ def local_sizes(divided: str, sizes: Mapping[str, int], rank: int, ranks: int) -
 
 def mesh_coordinates(group: RankGroup) -> dict[str, int]:
     """The coordinates of a rank along each mesh axis, by the symbols that plans use for them."""
-    return {s: group.grid.place(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
+    return {s: group.grid.coordinate(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
 
 
 def lockstep_group(group: RankGroup | None, plan: Plan) -> RankGroup | None:

@@ -12,12 +12,12 @@ class Prices:
     """Seconds on the target machine; they choose among plans and never change a result."""
 
     threads: int = 2
-    flop: float = 1 / 80e9  # per operation inside a contraction
-    point: float = 1 / 6e9  # per arithmetic instruction of an elementwise loop
-    byte: float = 1 / 30e9  # per byte read or written in the thread's own caches
-    crossing_byte: float = 1 / 8e9  # per byte that another thread wrote last
-    repeated_byte: float = 1 / 3000e9  # per operand byte that every thread reads: small, since caches hold it
-    barrier: float = 2e-6  # per barrier of all threads
+    flop: float = 1 / 80e9  # seconds per operation inside a contraction
+    point: float = 1 / 6e9  # seconds per arithmetic instruction of an elementwise loop
+    byte: float = 1 / 30e9  # seconds per byte read or written in the thread's own caches
+    crossing_byte: float = 1 / 8e9  # seconds per byte that another thread wrote last
+    repeated_byte: float = 1 / 3000e9  # seconds per operand byte that every thread reads: small, since caches hold it
+    barrier: float = 2e-6  # seconds per barrier of all threads
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class PaddedImage:
 
     low: tuple[int, ...]  # rows above it and columns before it
     row: int  # elements from one row to the next
-    elements: int  # of the padded image, with the slack that full vectors read after it
+    elements: int  # elements of the padded image, with the slack that full vectors read after it
 
 
 @dataclass(frozen=True)

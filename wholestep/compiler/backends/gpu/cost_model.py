@@ -139,8 +139,8 @@ class PersistentCosts:
     """Persistent kernels: training steps of small MLPs (032) and scans (048)."""
 
     state_values: int = 4  # state values per resident weight, the weight included: a thread's registers
-    other_input_bytes: int = 64  # per row of the inputs besides the first, which one thread copies
-    step_record_bytes: int = 8 << 10  # of shared memory for step records
+    other_input_bytes: int = 64  # bytes per row of the inputs other than the first, which one thread copies
+    step_record_bytes: int = 8 << 10  # bytes of shared memory for step records
     explained_launches: int = 8  # launches of a step up to which the report explains how epochs run
     scan_rows: tuple[int, ...] = (8, 16, 32, 64)  # possible numbers of batch rows per block of a scan
     scan_units: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # possible numbers of hidden units per block of a scan
@@ -176,7 +176,7 @@ class LibraryCosts:
 
 @dataclass(frozen=True)
 class RunCosts:
-    """How a program runs: epochs, graphs and the staging of inputs.  None of it is part of a plan."""
+    """Run-time parameters of programs: epochs, graphs and the staging of inputs.  None of them is part of a plan."""
 
     resident_share: float = 0.5  # share of the free memory that a resident data set may use (023)
     stream_chunk: int = 128 << 20  # approximate bytes of rows per copy of a data set that is streamed

@@ -77,7 +77,7 @@ class _ShardableValues:
         self.states = {_name(s) for s in self.sources if s.is_state}
 
     def is_gathered(self, node: Node) -> bool:
-        """Is it the new value of a replicated state (a weight), so that its shards are all-gathered?"""
+        """Is the node the new value of a replicated state (a weight), so that its shards are all-gathered?"""
         return node in self.origins and any(name not in self.states for name in self.updates.get(node, ()))
 
     def is_part(self, node: Node) -> bool:
@@ -130,7 +130,7 @@ class _ShardableValues:
 
 
 def _is_sum_of_ranks(node: Node) -> bool:
-    """Is it an all_reduce over the data axis?"""
+    """Is the node an all_reduce over the data axis?"""
     return node.op == "all_reduce" and attrs_of(node, at.GroupAttrs).axis == DATA
 
 
@@ -140,7 +140,7 @@ def _is_large(node: Node) -> bool:
 
 
 def _is_total(node: Node) -> bool:
-    """Is it a sum over all elements, of a dtype that collectives can add?"""
+    """Is the node a sum over all elements, of a dtype that collectives can add?"""
     return node.op == "sum" and node.type.rank == 0 and node.type.dtype.name in CARRIED
 
 

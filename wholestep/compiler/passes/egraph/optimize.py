@@ -50,7 +50,7 @@ TYPICAL_SIZE = 64
 
 @dataclass(frozen=True)
 class Request:
-    """How to run the pass."""
+    """The options of one run of the pass."""
 
     capacity: Mapping[str, int]  # the sizes at which costs are computed
     costs: CostTable

@@ -184,7 +184,7 @@ class _Attempt:
         return near, far
 
     def _has_epilogue(self, node: Node) -> bool:
-        """Is it a product with a fusible epilogue?  A target may run large ones of half operands without one."""
+        """Is the node a product with a fusible epilogue?  A target may compute large half products without one."""
         plain = self.target.fusion.plain_products and node.op == "matmul" and node.inputs[0].type.dtype.is_half
         return node.op == "matmul" and not plain
 

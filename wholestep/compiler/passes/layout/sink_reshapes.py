@@ -77,7 +77,7 @@ def _useless_moves(graph: IRGraph, readers: Mapping[Node, Sequence[Node]], moved
 
 
 def _broadcasts_row_reduction(node: Node, shape: Shape) -> bool:
-    """Is it a broadcast along rows of one scalar per row, computed by a reduction of the row?"""
+    """Is the node a broadcast along rows of one scalar per row, computed by a reduction of the row?"""
     last = len(shape) - 1
     if node.op != "expand" or attrs_of(node, at.ExpandAttrs).axes != tuple(range(last)):
         return False

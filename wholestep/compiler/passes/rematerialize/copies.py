@@ -48,12 +48,12 @@ class Rematerialized(Node):
 
 
 def is_in_reader(node: Node) -> bool:
-    """Is it computed in the kernel of its reader?"""
+    """Is the node computed in the kernel of its reader?"""
     return isinstance(node, Rematerialized) and node.in_reader
 
 
 def is_late(node: Node) -> bool:
-    """Is it rematerialized to save memory, so that it must not be computed early?"""
+    """Is the node rematerialized to save memory, so that it must not be computed early?"""
     return isinstance(node, Rematerialized) and node.late
 
 

@@ -266,7 +266,7 @@ class _Rematerializer:
         return self._recompute(node, copies) if is_recomputable else self.new[node]
 
     def _ends_product(self, node: Node) -> bool:
-        """Is it a recomputed product or its epilogue: a cast to a half type, perhaps after a bias?"""
+        """Is the node a recomputed product or its epilogue: a cast to a half type, perhaps after a bias?"""
         if node in self.products:
             return True
         if node.op == "cast" and node.type.dtype.is_half:
@@ -277,7 +277,7 @@ class _Rematerializer:
 
 
 def _is_fused_into_reader(node: Node) -> bool:
-    """Is it computed in its reader's kernel: a view, a comparison, or a value that was rematerialized before?"""
+    """Is the node computed in its reader's kernel: a view, a comparison, or a value rematerialized before?"""
     return node.op in VIEWS or is_in_reader(node) or (_is_map(node) and node.type.dtype == boolean)
 
 

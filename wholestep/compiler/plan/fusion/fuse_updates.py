@@ -67,7 +67,7 @@ class _UpdateFuser(ClusterMerger):
 
 
 def is_pure(cluster: Cluster) -> bool:
-    """Is it pointwise over its space or its rows: no reduction, and states are read at the element's own position?"""
+    """Is the cluster pointwise over its space or rows: no reduction, and states read at the element's position?"""
     return (
         cluster.kind is Kind.NEST
         and cluster.vector is not None

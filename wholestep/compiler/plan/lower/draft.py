@@ -45,7 +45,7 @@ def make_draft(request: PlanRequest, operands: ReadableViews | None = None) -> D
     rules, fusion = operands or ReadableViews(), target.fusion
     prepared = materialize_copies(assemble(graph), rules)  # every kernel can read its operands in place
     prepared = split_column_sums(prepared, fusion, sizes)  # large column sums have two stages
-    clusters = fuse(prepared, fusion, fused, sizes)  # which ops share a kernel
+    clusters = fuse(prepared, fusion, fused, sizes)  # decides which ops share a kernel
     if fused:
         clusters = fuse_partial_sums(clusters)
         clusters = fuse_pointwise(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
@@ -55,7 +55,7 @@ def make_draft(request: PlanRequest, operands: ReadableViews | None = None) -> D
     # Each loop is replaced by the clusters of its body.
     opened = expand_loops(topological(just_in_time(clusters)), fusion, rules, fused)
     ordered = opened.clusters
-    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # which values are stored
+    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # decides which values are stored
     kernels = [emit(i, c, buffers, request.label) for i, c in enumerate(ordered)]
     names = {b.id: b.name for b in buffers.all if b.space is Space.STATE}
     leaves = prepared.states()

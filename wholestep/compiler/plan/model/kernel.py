@@ -54,7 +54,7 @@ class Buffer:
     type: TensorType
     space: Space
     layout: Layout
-    bytes: int  # at capacity, padding included
+    bytes: int  # size at capacity, padding included
     offset: int = 0  # offset in its segment: the arena, the copies, or a thread's workspace; chosen by the schedule
     source: int | None = None  # COPY only: the id of its state
     turned: bool = False  # stored transposed: a COPY relative to its state, a STATE relative to its declared type
@@ -74,7 +74,7 @@ class Buffer:
 
     @property
     def is_part(self) -> bool:
-        """Is it a STATE that is partitioned among ranks?"""
+        """Is the buffer a STATE that is partitioned among ranks?"""
         return bool(self.parts or self.split)
 
     @property
@@ -207,7 +207,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a backend runs a kernel; each backend derives its own record.  Kernels of a draft have this empty one."""
+    """The schedule of a kernel: each backend derives its own record.  Kernels of a draft have this empty one."""
 
     tag: ClassVar[str] = "in order"  # identifies the family of targets in plan files
     heading: ClassVar[str] = ""  # the column heading in reports
@@ -257,7 +257,7 @@ class Loop:
     id: int
     symbol: str
     length: Extent
-    reverse: bool = False  # from the last iteration to the first
+    reverse: bool = False  # does the loop run from the last iteration to the first?
     barrier: bool = True  # is there a barrier after each iteration?
 
 

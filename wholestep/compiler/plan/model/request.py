@@ -44,7 +44,7 @@ def check_dtypes(graph: IRGraph, target: Target) -> None:
                 listed = ", ".join(sorted(supported))
                 raise DTypeError(
                     f"{subject} is {type}, and {target} has no {type.dtype}: it has {listed}. Use one of these, e.g. "
-                    f"ws.cast(x, 'float32'), or another device.{node.line.shown if node.line else ''}"
+                    f"ws.cast(x, 'float32'), or another device.{node.line.error_note if node.line else ''}"
                 )
 
 

@@ -53,7 +53,7 @@ class PartsMemory:
         ]
 
     def draw(self, into: Parts, first: InitialValue) -> bool:
-        """Never draws in place: the caller uses NumPy."""
+        """Return False: the caller draws with NumPy."""
         return False
 
 
@@ -120,7 +120,7 @@ class Parts:
 
     def _mesh_coordinates(self, rank: int) -> tuple[int, int]:
         grid = self._group.grid
-        return grid.place(DATA, rank), grid.place(MODEL, rank)
+        return grid.coordinate(DATA, rank), grid.coordinate(MODEL, rank)
 
     def fill(self, numbers: AnyArray) -> None:
         """Overwrite the state with these values, repeated cyclically."""

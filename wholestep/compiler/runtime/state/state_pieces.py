@@ -31,7 +31,7 @@ class StatePiece:
 
     @property
     def is_part_of_a_layer(self) -> bool:
-        """Is it the complete part of its rank along the model axis?"""
+        """Is the piece the complete part of its rank along the model axis?"""
         return bool(self.cut) and len(self.array) == self.form[0]
 
     def place(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class CStyleWriter:
 
     language: ClassVar[Language]
     random_stream: ClassVar[str]  # arguments of the random number generator that identify the step
-    random_counter: ClassVar[str]  # its type of element indices
+    random_counter: ClassVar[str]  # type of the generator's element indices
 
     def __init__(self, plan: Plan, kernel: Kernel) -> None:
         self.plan, self.kernel = plan, kernel

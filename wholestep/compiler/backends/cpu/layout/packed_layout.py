@@ -29,7 +29,7 @@ class StoredValue:
 
 @dataclass
 class LayoutRequests:
-    """What the kernels of a draft require of each value's layout."""
+    """The requirements of a draft's kernels on the layout of each value."""
 
     draft: Draft
     long_row: int  # bytes: see `Settings.long_row`

@@ -60,7 +60,7 @@ class CpuProgram(NativeProgram):
         self.threads = native.CALLING_THREAD if place.apart else place.where.threads
         self._parts: Mapping[str, StateMemory] = {}
         if parts := [b for b in plan.buffers if b.space is Space.STATE and b.is_part]:
-            from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
+            from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most programs need none
 
             assert group is not None, "a plan with sharded states needs a group"
             self._parts = memories_of_parts(parts, MEMORY, group)

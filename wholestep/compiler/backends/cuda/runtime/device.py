@@ -42,7 +42,7 @@ class CudaDevice:
 
     @property
     def architecture(self) -> str:
-        """What code is compiled for: machine code of this GPU's architecture, or PTX that the driver translates."""
+        """The architecture that code is compiled for: machine code of this GPU, or PTX that the driver translates."""
         kind = kind_of(self.target)
         major, minor = self.gpu.capability
         return kind if kind == f"sm_{major}{minor}" else kind.replace("sm_", "compute_")

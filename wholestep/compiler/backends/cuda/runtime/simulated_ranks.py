@@ -52,8 +52,8 @@ class GpuRank(InProcessRank):
         self.users: WeakSet[GraphOwner] = WeakSet()
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
-        """Its position along a mesh axis, and the ranks of all positions."""
-        return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
+        """This rank's position along a mesh axis, and the ranks of all positions."""
+        return self.grid.coordinate(axis, self.rank), self.grid.group(axis, self.rank)
 
 
 class GpuRanks:
@@ -250,11 +250,11 @@ class RankLaunch:
     reads: set[Resource]
     writes: set[Resource]
     add: Callable[[Order, set[Resource], set[Resource]], None]
-    record: Callable[[int], None] | None = None  # for library calls
+    record: Callable[[int], None] | None = None  # function that enqueues a library call
 
     @property
     def is_exchange(self) -> bool:
-        """Is it a transfer between ranks?"""
+        """Is the entry a transfer between ranks?"""
         return RANKS in self.writes
 
 

@@ -65,7 +65,7 @@ def launches_after(parts: Sequence[Part], before: Mapping[int, set[int]]) -> lis
 
 
 def may_share(draft: Draft, kernel: Kernel) -> bool:
-    """Is it one of our own kernels, and either small or an update?"""
+    """Is the kernel one of our own, and either small or an update?"""
     if schedule_of(kernel).form == Form.MEDIUM:
         return is_late_product(draft, kernel)
     if schedule_of(kernel).ahead:
@@ -90,7 +90,7 @@ def is_update(draft: Draft, kernel: Kernel) -> bool:
 
 
 def is_late_product(draft: Draft, kernel: Kernel) -> bool:
-    """Is it a medium weight gradient fused with its update?  Its tiles alone leave half of a GPU idle."""
+    """Is the kernel a medium weight gradient fused with its update?  The tiles of one leave half of a GPU idle."""
     written = {draft.buffers[load.buffer].space for load in kernel.body.stores()}
     schedule = schedule_of(kernel)
     return (

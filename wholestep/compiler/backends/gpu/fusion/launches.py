@@ -147,7 +147,7 @@ def check_persistent_loop(plan: Plan, launch: Sequence[Kernel]) -> None:
 
 
 def is_chain(plan: Plan, part: Part) -> bool:
-    """Is it a single kernel, or a sound chain whose rows depend on the same rows only?"""
+    """Is a part a single kernel, or a sound chain whose rows depend on the same rows only?"""
     positions = [schedule_of(k).chained for k in part]
     if len(part) == 1:
         return positions == [0]

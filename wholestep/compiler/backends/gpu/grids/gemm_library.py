@@ -92,7 +92,7 @@ def least_flops(target: str) -> dict[str, int]:
 
 
 def is_library_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
-    """Is it a product for the library?"""
+    """Is the kernel a product that the library computes?"""
     dot = kernel.body
     assert isinstance(dot, Dot)
     dtype, least = plan.buffers[dot.a.buffer].type.dtype, least_flops(plan.target)

@@ -107,7 +107,7 @@ PlacementRule = Callable[[Node, Sequence[Placement], MeshAxis], Placement]
 
 
 def is_refused(placement: Placement) -> bool:
-    """Is it a placement (or does a tuple contain one) that no rank can compute its part of?"""
+    """Is the placement Mixed (or does a tuple contain Mixed), so that no rank can compute its part?"""
     if isinstance(placement, TuplePlacement):
         return any(map(is_refused, placement.results))
     return isinstance(placement, Mixed | SumOfRatios)

@@ -228,7 +228,7 @@ INSTANCES: dict[str, Instances] = {
     "attention_grad": _attention_grad,
 }
 # Composites that cannot be recognized alone, since their definition does not read all inputs.
-UNNAMED = frozenset({"attention_lse"})  # it does not read the values; it is recognized as part of a gradient
+UNNAMED = frozenset({"attention_lse"})  # this one does not read the values; it is recognized as part of a gradient
 _LAYERS = frozenset(
     f"{name}{part}"
     for name in ("layer_norm", "rms_norm", "group_norm", "batch_norm", "attention")

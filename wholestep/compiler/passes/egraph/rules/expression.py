@@ -204,7 +204,7 @@ def _egglog(e: ast.expr, name: Callable[[str], str]) -> str:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
             return repr(-value)
         case ast.UnaryOp(op=ast.USub(), operand=x):
-            return f"(neg {_egglog(x, name)})"  # for floats; egglog has no integer negation
+            return f"(neg {_egglog(x, name)})"  # a float: egglog has no integer negation
         case ast.BinOp(left=x, op=op, right=y) | ast.Compare(left=x, ops=[op], comparators=[y]):
             return f"({_BINARY[type(op)][1]} {_egglog(x, name)} {_egglog(y, name)})"
         case ast.Call(func=ast.Name(id=n), args=args):
