@@ -76,7 +76,8 @@ def register(name: str, target: Target, make_device: Callable[[Target], Device])
 def unregister(name: str) -> None:
     """Undo `register`."""
     if not isinstance(BACKENDS.get(name), Registered):
-        raise OptionError(f"{name!r} is not a registered backend.")
+        registered = [n for n, backend in BACKENDS.items() if isinstance(backend, Registered)]
+        raise OptionError(f"{name!r} is not a registered backend; registered: {', '.join(registered) or 'none'}.")
     del BACKENDS[name], FAMILIES[name]
 
 

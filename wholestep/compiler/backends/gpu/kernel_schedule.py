@@ -113,7 +113,7 @@ def sizes_in(plan: Draft, kernel: Kernel) -> Mapping[str, int]:
 
 
 def blocks_of(count: int, per_block: int, most: int) -> int:
-    """Blocks for `count` items, at least one and at most `most`."""
+    """The number of blocks for `count` items, at least one and at most `most`."""
     return max(1, min(most, -(-count // per_block)))
 
 

@@ -23,7 +23,7 @@ _TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
 def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
-    """c₀ + c₁x + c₂x² + ..."""
+    """The polynomial c₀ + c₁x + c₂x² + ..."""
     total = x * coefficients[-1] + coefficients[-2]
     for c in reversed(coefficients[:-2]):
         total = total * x + c

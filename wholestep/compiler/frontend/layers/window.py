@@ -93,9 +93,9 @@ def sliding_window(
     window = SlidingWindow(sizes, strides, dilations, *margins(op, padding, image, sizes, strides, dilations))
     if not ceil_mode:
         return window
-    known = integers(op, x, image, "with ceil_mode the sizes of images")
-    covered = window.span(window.counts(known, ceil_mode))
-    high = (max(h, c - n - low) for h, c, n, low in zip(window.high, covered, known, window.low, strict=True))
+    sizes_of_image = integers(op, x, image, "with ceil_mode the sizes of images")
+    covered = window.span(window.counts(sizes_of_image, ceil_mode))
+    high = (max(h, c - n - low) for h, c, n, low in zip(window.high, covered, sizes_of_image, window.low, strict=True))
     return SlidingWindow(sizes, strides, dilations, window.low, tuple(high))
 
 
@@ -155,10 +155,10 @@ def need_weight(op: str, weight: Tensor, axes: int, channels: str = "O, C") -> N
 
 def integers(op: str, x: Tensor, extents: Sequence[Extent], what: str = "all sizes but the batch") -> Integers:
     """Extents of a tensor that must be integers, not symbols."""
-    known = tuple(e for e in extents if isinstance(e, int))
-    if len(known) != len(extents):
+    fixed = tuple(e for e in extents if isinstance(e, int))
+    if len(fixed) != len(extents):
         fail(ShapeError, f"{op}: {what} must be integers; received {shape_text(x.shape)}.")
-    return known
+    return fixed
 
 
 def signal_as_image(x: Tensor) -> Tensor:

@@ -166,8 +166,8 @@ def rotary(
 
 def rotary_frequencies(width: int, base: float) -> np.ndarray[Any, Any]:
     """base^(-2i/width): the angle per position of each pair of features."""
-    found: np.ndarray[Any, Any] = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
-    return found
+    frequencies: np.ndarray[Any, Any] = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    return frequencies
 
 
 def _turns(x: Tensor, frequencies: np.ndarray[Any, Any], start: int | Tensor) -> tuple[Tensor, Tensor]:

@@ -158,7 +158,7 @@ class RecomputeCandidates:
         return RecomputeChoice(numbers[0], numbers[1], gain, sum(w.cost for w in recomputations))
 
     def _recomputation(self, value: Node, *, products: bool) -> _Recomputation | None:
-        """How to recompute a value: from which tensors, at what cost; None if its op is not recomputed.
+        """A way to recompute a value, with its cost and the tensors it reads; None if its op is not recomputed.
 
         Walks back to live values and leaves; at most one product per path is recomputed.
         """

@@ -172,7 +172,7 @@ def printable(text: str) -> str:
 
 
 def origin_comment(kernel: Kernel) -> str:
-    """A line comment of C++ that names what a kernel computes; no text of a user ends it or continues it."""
+    """A line comment of C++ that names what a kernel computes; a user's text in it can neither end nor continue it."""
     text = printable(" ".join(kernel.origin))
     return f"// {text}{'.' if text.endswith(chr(92)) else ''}"  # a backslash would join the next line to it
 

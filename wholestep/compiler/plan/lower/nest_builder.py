@@ -144,7 +144,7 @@ class NestBuilder:
         return self.add(0, False, node, lambda i: Instr(i, node.op, node.type.dtype, args))
 
     def inner(self, level: int, in_row: bool, node: Node) -> int:
-        """A value of this kernel: in a register, recomputed, or reloaded from an earlier level."""
+        """A value that this kernel computes: in a register, recomputed, or reloaded from an earlier level."""
         if node in self.row_values:
             return self.row_values[node]
         if node in self.body_values[level]:

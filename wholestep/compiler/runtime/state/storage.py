@@ -67,7 +67,7 @@ class StateMemory(Protocol):
 
 @dataclass(frozen=True)
 class _StoredForm:
-    """How a state is stored; `type` is that of its transpose if it is `turned`."""
+    """The stored form of a state; `type` is that of the transpose if it is `turned`."""
 
     type: TensorType
     layout: Layout

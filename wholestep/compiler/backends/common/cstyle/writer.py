@@ -79,7 +79,7 @@ class CStyleWriter:
         return f"{text}*{self.extent(stride)}" if text != "0" else "0"
 
     def index(self, i: Index, extent: Extent, scale: Extent = 1) -> list[str]:
-        """The terms of scale * index; an index that is a value is clamped to the extent, unless a guard checks it."""
+        """The terms of scale * index; a computed index is clamped to the extent, unless a guard checks it."""
         if i.over != 1:
             dividend = " + ".join(self.index(replace(i, over=1), extent)) or "0"
             return [self.times(f"(({dividend})/{i.over})", scale)]

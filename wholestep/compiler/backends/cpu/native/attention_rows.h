@@ -2,16 +2,16 @@
 
 /* A view without `at` is an operand or a result that is absent.  Axes: (heads, rows, columns). */
 typedef struct {
-  ws_view q, k, v, mask;                              /* (group, queries, width), (keys, width), (keys, values), scores */
-  ws_view out, lse;                                   /* (group, queries, values), (group, queries) */
+  ws_view q, k, v, mask;                              /* q (group, queries, width), k (keys, width), v (keys, values) */
+  ws_view out, lse;                                   /* out (group, queries, values), lse (group, queries) */
   long group, queries, keys, width, values, causal, block;
   double scale;
   REAL *work;
-  const ws_ahead *ahead; long aheads;                 /* operands of the next call, prefetched by this one */
+  const ws_ahead *ahead; long aheads;                 /* operands of the next call, which this call prefetches */
 } NAME(ws_attention);
 
 typedef struct {
-  ws_view q, k, v, mask, lse, gradient;               /* gradient: of the result, (group, queries, values) */
+  ws_view q, k, v, mask, lse, gradient;               /* gradient: that of the result, (group, queries, values) */
   ws_view dq, dk, dv, dmask;
   long group, queries, keys, width, values, causal, block;
   double scale;

@@ -43,7 +43,7 @@ static int exchange_memory(engine *e, pieces *p) {
     const sign *theirs = (const sign *)e->windows[other];
     while (seen(&theirs->published) < e->published) {
       const int error = seen(&theirs->left) ? EPIPE : wait_on(e, &wait, other);
-      if (error && seen(&theirs->published) < e->published) return fail(e, error, other);  /* not published before it left */
+      if (error && seen(&theirs->published) < e->published) return fail(e, error, other);  /* it left without publishing */
     }
     if (seen(&theirs->what[e->turns % 2]) != e->what) return fail(e, EPROTO, other);
     p->in[other] = slot_of(e, other, p->same ? 0 : rank);
@@ -259,9 +259,9 @@ static int broadcast(ws_group *g, const ws_share *shares, int number, int dtype)
 EXPORT long ws_processes_window(int size, long slot) { return ALONE + 2L * size * slot; }
 
 /* A copy of `count` items of `bytes` bytes each; NULL if `from` is NULL. */
-static void *copied(const void *from, int count, size_t bytes) {
-  void *made = from ? malloc((size_t)count * bytes) : NULL;
-  return made ? memcpy(made, from, (size_t)count * bytes) : NULL;
+static void *copy_of(const void *from, int count, size_t bytes) {
+  void *copy = from ? malloc((size_t)count * bytes) : NULL;
+  return copy ? memcpy(copy, from, (size_t)count * bytes) : NULL;
 }
 
 /* The group of one rank; NULL if memory does not suffice.  `windows`, `pids` and `numbers` have one entry per rank and are
@@ -273,8 +273,8 @@ EXPORT ws_group *ws_processes_open(int rank, int size, double timeout, long slot
   e->group = (ws_group){.rank = rank, .size = size, .timeout = timeout, .all_reduce = all_reduce,
                         .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast, .engine = e};
   e->carrier = *carrier, e->slot = slot, e->missing = -1, e->spins = crowded ? 0 : windows ? SPINS : CALLS;
-  e->windows = copied(windows, size, sizeof *windows);
-  e->pids = copied(pids, size, sizeof *pids), e->numbers = copied(numbers, size, sizeof *numbers);
+  e->windows = copy_of(windows, size, sizeof *windows);
+  e->pids = copy_of(pids, size, sizeof *pids), e->numbers = copy_of(numbers, size, sizeof *numbers);
   e->requests = calloc((size_t)(2 * size), sizeof *e->requests);
   if (!windows) e->received = malloc((size_t)(size * slot)), e->packed = malloc((size_t)(size * slot));
   if (!e->pids || !e->numbers || !e->requests || (windows ? !e->windows : !e->received || !e->packed)) return NULL;

@@ -24,7 +24,7 @@ static place find(const row *r, long first) {
   return at;
 }
 
-/* The number of contiguous elements from `at` to the end of its share, at most `most`. */
+/* The number of contiguous elements from `at` to the end of the share it is in, at most `most`. */
 static long together(const row *r, place at, long most) {
   const long left = r->shares[at.share].count - at.offset;
   return left < most ? left : most;

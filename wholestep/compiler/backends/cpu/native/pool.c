@@ -25,7 +25,7 @@ enum {
 };
 
 static struct {
-  pthread_mutex_t callers;                            /* held during a run: one run at a time */
+  pthread_mutex_t callers;                            /* locked during a run: one run at a time */
   int workers;                                        /* workers started so far */
   int cores;
   int spins;                                          /* number of pauses that take about TURN_NS */

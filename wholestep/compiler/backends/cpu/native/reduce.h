@@ -8,7 +8,7 @@
 
 WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last : i; }
 
-/* `word` is what sums are computed in: integers wrap, and signed overflow is undefined in C. */
+/* `word` is the type in which sums are computed: unsigned for integers, which wrap, since signed overflow is undefined. */
 #define WS_REDUCTIONS(name, type, word, bits, maximum)                                                            \
   typedef word ws_half_##name __attribute__((vector_size(8 * sizeof(type)), aligned(sizeof(type)), may_alias));   \
   typedef bits ws_order_##name __attribute__((vector_size(8 * sizeof(type))));                                    \

@@ -112,8 +112,8 @@ typedef struct {
   ws_prologue_fn prologue;
   ws_entry_fn entry;
   ws_call *call;
-  long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* rows of the part, before it, of the step; number of parts */
-  long *own_dim, *whole_dim;                          /* rows of lower ranks in the part; rows of all ranks */
+  long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* dims: rows of part, before it, of the step; parts */
+  long *own_dim, *whole_dim;                          /* dims: rows of lower ranks in the part, and of all ranks */
   double *step_scalar;
   ws_input *inputs;
   const ws_copy *copies;

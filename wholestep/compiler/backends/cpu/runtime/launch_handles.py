@@ -27,7 +27,7 @@ class StoredOutput:
     stored: AnyArray
 
     def copy(self) -> StoredOutput:
-        """The same output over a copy of its bytes."""
+        """A copy of the output, with bytes of its own."""
         return StoredOutput(self.buffer, self.stored.copy())
 
     def read(self, sizes: Mapping[str, int]) -> AnyArray:

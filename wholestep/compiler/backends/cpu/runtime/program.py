@@ -78,7 +78,7 @@ class CpuProgram(NativeProgram):
         return self._code.source.text
 
     def _allocate(self) -> None:
-        """Allocate what belongs to this program alone: copies, outputs, constants, input staging."""
+        """Allocate this program's own memory: copies, outputs, constants, input staging."""
         plan, parts = self.plan, host_footprint(self.plan, self._place.where.threads)
         self._region = Region(parts.private_mapped)
         self.mapped_bytes = self._region.size
@@ -240,7 +240,7 @@ class CpuProgram(NativeProgram):
         if self._group is not None:
             self._group.check()
         native.check(error, self.threads)
-        raise AssertionError(f"a step returned the unknown error {error}")
+        raise AssertionError(f"a native step returned an unknown error number: {error}")
 
     def _resize(self, sizes: Mapping[str, int]) -> None:
         """Write the sizes of the next steps, and the bounds of their index inputs."""

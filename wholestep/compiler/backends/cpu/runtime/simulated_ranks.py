@@ -47,7 +47,9 @@ class ThreadRanks:
         free.restype, free.argtypes = None, [ctypes.c_void_p]
         first = new(grid.data, grid.model, TIMEOUT)
         if not first:
-            raise MemoryError(f"no memory for {grid.size} ranks")
+            raise MemoryError(
+                f"memory does not suffice for the process groups of {grid.size} ranks; use fewer with shards="
+            )
         weakref.finalize(self, free, first)
         self.members = [ThreadRank(first, rank, grid) for rank in range(grid.size)]
         self.threads = ThreadPoolExecutor(grid.size - 1, "shard") if grid.size > 1 else None

@@ -159,7 +159,7 @@ class Epochs:
         update, slot = first, 0
         while update < end and (update == first or time.monotonic() < deadline):
             left = end - update
-            # Powers of two need few graphs; a persistent kernel runs any number of steps.
+            # Powers of two, so that few graphs are built; a persistent kernel runs any number of steps.
             count = min(most, left if self._persists() else 1 << left.bit_length() - 1)
             if self._program.has_library and epoch.rows_of(update + count - 1) < epoch.batch:
                 count = 1  # with library calls, all steps of a graph have one size

@@ -126,7 +126,7 @@ class SimulatedRankProgram(CudaProgram):
             self._copies.renew(lambda: self._device.copies(self._place.where.options))
 
     def begin(self, sizes: Mapping[str, int]) -> tuple[int, StagingSlot]:
-        """Prepares a launch up to its graph; returns its staging slot."""
+        """Prepares a launch except for its graph; returns its staging slot."""
         if sizes is not self._sizes:
             self._resize(sizes)
         self.renew_copies()
@@ -137,7 +137,7 @@ class SimulatedRankProgram(CudaProgram):
         return number if self._exchange.fetches else -1, turn
 
     def end(self, turn: StagingSlot, sizes: Mapping[str, int]) -> CudaLaunch:
-        """Finishes a launch after its graph."""
+        """Finishes a launch after its graph was launched."""
         self._exchange.take(turn)
         ticket = self._last = CudaLaunch(self, turn, sizes)
         turn.ticket = weakref.ref(ticket)

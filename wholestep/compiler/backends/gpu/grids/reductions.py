@@ -112,7 +112,7 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
 def _column_packs(
     costs: ReductionCosts, across: Extent, depth: Extent, length: int, reduces: Sequence[Reduce]
 ) -> tuple[int, int]:
-    """Threads of a block along the columns, and adjacent columns per thread.
+    """The threads of a block along the columns, and the adjacent columns per thread.
 
     Several columns per thread, which no bit depends on, if there is enough work.  For few channels with many pixels a
     warp covers several rows at a time.
