@@ -320,7 +320,7 @@ class Device(Protocol):
 
     name: str  # the name that `device=` accepts
     target: Target
-    runs: bool  # False: it only plans
+    runs: bool  # can the device run plans?  A null device only plans
     memory: StateMemory  # the memory of its programs' states
 
     def scratch(self) -> Scratch:

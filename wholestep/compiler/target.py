@@ -120,7 +120,7 @@ class Target:
     dtypes: Mapping[str, str] = field(hash=False)  # dtype of operands -> dtype of accumulation
     composites: frozenset[str]  # composites with kernels of their own; all others are decomposed
     costs: CostTable
-    stored: frozenset[str] = frozenset()  # storage-only dtypes: its passes widen them before computing
+    stored: frozenset[str] = frozenset()  # storage-only dtypes: the target's passes widen them before computing
     # The function that plans for it, "package.module:function".
     planner: str = "wholestep.compiler.plan.memory.sequential_schedule:make_plan"
     blocks_columns: bool = False  # are matrices among states and products stored in blocks of columns, not in rows?

@@ -173,7 +173,7 @@ class InitialValue:
 
     @property
     def key(self) -> str:
-        """The key of its random numbers; together with the seed it determines them."""
+        """The key of the value's random numbers; key and seed together determine them."""
         return _key_of(self.name, self.network)
 
     @property

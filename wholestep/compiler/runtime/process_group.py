@@ -26,7 +26,7 @@ class RankGroup(Protocol):
 
     @property
     def address(self) -> int:
-        """The address of its `ws_group` (native/group.h) along the data axis, for native programs."""
+        """The address of this group's `ws_group` (native/group.h) along the data axis, for native programs."""
 
     @property
     def whole_address(self) -> int:

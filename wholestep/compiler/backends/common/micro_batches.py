@@ -41,7 +41,7 @@ class LaunchedMicroBatches(CombinedProgram):
         self._staging = staging_arrays(plan)
         self.own_bytes = sum(array.nbytes for array in self._staging.values())
         for program in programs:
-            program.count_steps(False)  # only all of them together are a step
+            program.count_steps(False)  # only all programs together count as a step
         self.count_steps(True)
 
     def launch(self, sizes: Mapping[str, int]) -> Launch:

@@ -59,7 +59,7 @@ class GpuSchedule(Schedule):
     # GEMM: rows and columns per block, and thread groups that split k; convolution: see `grids/convolution.py`
     tile: tuple[int, ...] = ()
     scratch: int = 0  # bytes for partial sums, placed after the arena's buffers
-    scratch_at: int = 0  # offset of these bytes
+    scratch_at: int = 0  # offset of the scratch bytes
     counters_at: int = 0  # number of the first arrival counter of the kernel's tiles
     launch: int = 0  # index of its launch within a step; horizontally fused kernels have the same
     chained: int = 0  # from 1 on: position in a chain of vertically fused kernels, one block per row

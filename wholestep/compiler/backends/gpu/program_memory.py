@@ -50,7 +50,7 @@ def is_small(buffer: Buffer) -> bool:
 class OwnLayout:
     """Offsets in one allocation: a record, inputs, small outputs, large outputs, constants, half-precision copies."""
 
-    offsets: Mapping[int, int]  # buffer -> its offset
+    offsets: Mapping[int, int]  # buffer -> offset in the allocation
     given_end: int  # end of the bytes that a launch copies to the GPU
     small: tuple[Buffer, ...]
     small_bytes: int  # bytes after `given_end` that every launch copies to the host

@@ -34,7 +34,7 @@ class SlidingWindow:
     stride: Integers
     dilation: Integers  # distance between neighbouring elements of the window
     low: Integers  # padding before the image
-    high: Integers  # padding after it
+    high: Integers  # padding after the image
 
     @property
     def extent(self) -> Integers:

@@ -121,7 +121,7 @@ def _view_of_scalar(node: Node) -> Node | None:
 
 
 def _zeroth_power(node: Node) -> Node | None:
-    """1, for NaN too, as in C and NumPy."""
+    """x ** 0 = 1, also if x is NaN, as in C and NumPy."""
     return b.full_like(node, 1) if constant_value(node.inputs[1]) == 0 else None
 
 

@@ -70,7 +70,7 @@ class Cluster:
 
     @property
     def members(self) -> list[Node]:
-        """All ops that it computes, the prologue included."""
+        """All ops that this cluster computes, the prologue included."""
         return [*self.prologue, *self.results]
 
     @property
@@ -130,7 +130,7 @@ class Fuser:
         self.deferred: set[Node] = set()
         self.calls: dict[object, Cluster] = {}  # key of a routine call with several results -> its cluster
         self.position: dict[Cluster, int] = {}
-        self.operands: dict[Cluster, set[Node]] = {}  # cluster -> values that it reads from outside
+        self.operands: dict[Cluster, set[Node]] = {}  # cluster -> values that the cluster reads from outside
         self.reach = Reach[Cluster]()
         self.summed = column_sum_inputs(graph) if fuse else set()
         self.readers = graph.consumers()

@@ -46,7 +46,7 @@ BLOCKS, BLOCK_COLUMNS, LEAST_ALONE = 288, 256, 8 << 20
 class PartialSum(Node):
     """The partial column sums of a matrix, one row per part; not an op of the IR, it exists only while planning."""
 
-    __slots__ = ("alone",)  # does its kernel compute nothing else?
+    __slots__ = ("alone",)  # does the kernel of this sum compute nothing else?
 
     def __init__(self, values: Node, alone: bool) -> None:
         columns = values.type.shape[-1]

@@ -56,7 +56,7 @@ class StateMemory(Protocol):
     """The memory of a backend, for tensors that outlive launches."""
 
     kind: str  # a program can read states in any memory of the same kind
-    turns: bool  # does it store the transpose of matrices that products read transposed?
+    turns: bool  # does this memory store matrices that products read transposed as their transposes?
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> Sequence[Stored]:
         """Allocate some states, all zero; `by_columns`: for each, whether products read it transposed."""

@@ -75,7 +75,7 @@ INLINE void fetch(fetcher *f, long lines) {
       f->line = f->piece, f->end = f->line + f->next[-1].bytes;
       f->piece += f->next[-1].step, f->pieces--;
     }
-    __builtin_prefetch(f->line, 0, 2);                /* into L2: B streams through L1 */
+    __builtin_prefetch(f->line, 0, 2);                /* prefetch into L2, since B streams through L1 */
   }
 }
 

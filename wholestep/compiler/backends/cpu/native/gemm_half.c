@@ -131,7 +131,7 @@ WIDEN(multiply_bf16, ws_f32_bf16)
 WS_EXPORT void ws_gemm_bf16(const ws_gemm *g) { multiply_bf16(g); }
 WS_EXPORT void ws_gemm_f16(const ws_gemm *g) { multiply_f16(g); }
 
-/* Register these products in the library's function table. */
+/* Register the half-precision products in the library's function table. */
 WS_EXPORT void ws_add_half(ws_api *table) {
   api = table;
   table->gemm_bf16 = ws_gemm_bf16, table->gemm_f16 = ws_gemm_f16, table->pair_rows = ws_pair_rows;

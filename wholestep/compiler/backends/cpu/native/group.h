@@ -53,7 +53,8 @@ static inline void ws_exchange(ws_group *group, int kind, const ws_share *shares
   if (error) group->failed = error;
 }
 
-/* The same along the model axis.  An error is also stored in the group of the data axis, which loops check. */
+/* The collective that plans call along the model axis.  An error is also stored in the group of the data axis, which loops
+   check. */
 static inline void ws_exchange_model(ws_group *group, int kind, const ws_share *shares, int count, int dtype) {
   if (group && group->failed) return;
   ws_exchange(group ? group->model : NULL, kind, shares, count, dtype);

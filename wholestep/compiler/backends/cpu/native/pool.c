@@ -31,9 +31,9 @@ static struct {
   int spins;                                          /* number of pauses that take about TURN_NS */
   order orders[WS_MAX_THREADS];
   _Alignas(64) counter done;
-  _Alignas(64) counter phase;                         /* the barrier: its two words share a cache line on purpose */
+  _Alignas(64) counter phase;                         /* barrier: `phase` and `arrived` share a cache line on purpose */
   int arrived;
-  _Alignas(64) int threads;                           /* of the current run; rarely written, so all cores cache it */
+  _Alignas(64) int threads;                           /* threads of the current run; all cores cache this line */
   int spins_now;                                      /* spins in this run; 0 if there are more threads than cores */
 } pool = {.callers = PTHREAD_MUTEX_INITIALIZER};
 

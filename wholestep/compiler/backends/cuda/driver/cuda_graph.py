@@ -31,7 +31,7 @@ class Nodes:
         self.handle = call("cuGraphCreate", 0)
         self._nodes: list[Any] = []
         self._kernels: set[int] = set()  # node numbers of kernels
-        self._arguments: list[Any] = []  # keeps them alive until the graph is instantiated
+        self._arguments: list[Any] = []  # keeps the kernels' arguments alive until the graph is instantiated
 
     def kernel(
         self,

@@ -76,7 +76,7 @@ class StepWatch(Protocol):
 class Gpu:
     """One GPU: its context, and one stream in which all work is ordered."""
 
-    watch: StepWatch | None = None  # set if its steps depend on other GPUs
+    watch: StepWatch | None = None  # set if steps of this GPU depend on other GPUs
 
     def __init__(self, number: int) -> None:
         if number >= gpu_count():

@@ -37,7 +37,7 @@ class GemmAlgorithm(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library; OptionError if it is missing."""
+    """The loaded cuBLASLt library; OptionError if it is missing."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 

@@ -117,7 +117,7 @@ class CudaDevice:
     def _micro_batches_here(
         self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
     ) -> LaunchedMicroBatches:
-        """Micro-batches of simulated ranks: their programs take their rows of each micro-batch themselves."""
+        """The micro-batch program of simulated ranks, whose programs take their rows of each micro-batch themselves."""
         from wholestep.compiler.backends.cuda.runtime.simulated_ranks import GpuRanksProgram
 
         for program in programs:

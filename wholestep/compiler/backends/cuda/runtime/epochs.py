@@ -142,7 +142,7 @@ class Epochs:
                 yield StepRange.of(epoch, first, slice_losses)
                 first += len(slice_losses)
         finally:
-            self._resident = None  # only the run keeps it, for its other epochs
+            self._resident = None  # only the run keeps the resident data, for its other epochs
 
     def _slice(self, epoch: Epoch, updates: range, seconds: float, losses: list[AnyArray]) -> int:
         """Runs updates until the time is up; appends their losses and returns their number."""

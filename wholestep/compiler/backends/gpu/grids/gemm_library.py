@@ -44,7 +44,7 @@ class Product:
     outer: int = 1
     bias: GemmOperand | None = None  # a row that is added to every row
     workspace: int = 0  # bytes that the library may use
-    adds: bool = False  # does it accumulate into c (beta = 1)?
+    adds: bool = False  # does the product accumulate into c (beta = 1)?
     tf32: bool = False  # are float32 operands rounded to tf32, without their last 13 bits?
 
 

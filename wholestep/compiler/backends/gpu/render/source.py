@@ -61,7 +61,7 @@ class Rendered:
     gathers: int = 0  # blocks that meanwhile gather the rows of the next step
     before: str = ""  # function with the same arguments that runs first: it sorts the indices of a scatter
     shared: int = 0  # bytes of dynamic shared memory per block
-    together: bool = False  # is it a persistent loop, whose blocks must be co-resident?
+    together: bool = False  # is the launch a persistent loop, whose blocks must be co-resident?
 
     @property
     def grid(self) -> tuple[int, int]:
