@@ -43,10 +43,9 @@ class PartsMemory:
             StatePartition(shape, by, self._ranks, self._cut) for shape, by in zip(shapes, columns, strict=True)
         ]
         part_types = [TensorType(division.shape, t.dtype) for division, t in zip(divisions, types, strict=True)]
-        turned = [
-            False if self._ranks else by for by in columns
-        ]  # data-parallel ranks partition the rows as they are stored
-        arrays_by_rank = {rank: self._memory.hold(part_types, turned) for rank in self._here}
+        # Data-parallel ranks partition the rows of a state as they are stored.
+        read_transposed = [False if self._ranks else by for by in columns]
+        arrays_by_rank = {rank: self._memory.hold(part_types, read_transposed) for rank in self._here}
         return [
             Parts(division, {rank: arrays[i] for rank, arrays in arrays_by_rank.items()}, self.group)
             for i, division in enumerate(divisions)
