@@ -67,7 +67,7 @@ class _BudgetSearch:
         """Interpolation search for the plan with the fewest choices; `low` do not suffice, all of them give `plan`."""
         high, best = len(choices), plan
         while high - low > 1:
-            # Guess: drop the last choices as long as their estimated bytes fit into what the best plan leaves free.
+            # Guess: drop the last choices while their estimated bytes fit into the memory that the best plan spares.
             spare = self.budget - self.bytes_of(best)
             count, dropped_bytes = high, 0
             while count > low + 1 and dropped_bytes + choices[count - 1].bytes <= spare:

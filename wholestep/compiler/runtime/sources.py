@@ -1,4 +1,4 @@
-"""A digest of the compiler's sources: what a cached plan depends on besides its graph, options and target.
+"""A digest of the compiler's sources: a cached plan depends on it besides its graph, options and target.
 
 It is a digest of content: of Python files the syntax tree without docstrings and comments, of C files the text.  So a
 cache survives a clone, a branch switch and an edited docstring, and an edited compiler never loads its former plans.

@@ -40,7 +40,7 @@ class Settings:
     # Columns of a block whose half-precision left operand is copied in pairs: 185 -> 215 GFLOP/s against 64.
     paired_for: int = 256
     scores: int = 128 << 10  # scores of a block of queries in attention: several blocks fit into a second-level cache
-    prefetched: int = 4 << 20  # bytes accessed by a step from which on kernels prefetch what they need next
+    prefetched: int = 4 << 20  # bytes accessed by a step from which on kernels prefetch their next operands
     most_queries: int = 64  # queries per block; at least 16, so that a product has full tiles
 
 

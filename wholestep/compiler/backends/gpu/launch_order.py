@@ -30,7 +30,7 @@ class GraphNodes(Protocol):
         """Adds a kernel after other nodes; with `together`, all of its blocks must be resident at once."""
 
     def capture(self, record: Callable[[int], None], after: Sequence[int]) -> int:
-        """Adds what a function enqueues into a stream, such as a library's kernels."""
+        """Adds the work that a function enqueues into a stream, such as a library's kernels."""
 
 
 class Order:
@@ -62,7 +62,7 @@ class Order:
         self._finish(node, after, reads, writes)
 
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
-        """Adds what a library enqueues into a stream."""
+        """Adds the work that a library enqueues into a stream."""
         after = self._after(reads, writes)
         self._finish(self._nodes.capture(record, after), after, reads, writes)
 

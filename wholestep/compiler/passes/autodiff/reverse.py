@@ -50,7 +50,7 @@ def expand_gradients(graph: IRGraph, seed: Seed = unit_seed) -> IRGraph:
     new: dict[Node, Node] = {}
     expanded: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:
-        # In topological order, so the inputs of a gradient contain no gradient nodes any more.
+        # In topological order, so the inputs of a gradient no longer contain gradient nodes.
         rebuilt = node.with_inputs([new[i] for i in node.inputs])
         inner = body_of(node)
         if inner is not None:

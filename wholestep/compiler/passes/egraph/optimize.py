@@ -143,7 +143,7 @@ def rewrite_by_equality(
     sizes = {symbol: request.capacity.get(symbol, TYPICAL_SIZE) for symbol in graph.symbols}
     model = CostModel(encoded.tables, sizes, request.costs)
     egraph = result.egraph
-    # Before autodiff the aim is the canonical form, whatever it saves: equal programs must stay equal.
+    # Before autodiff the aim is the canonical form, even if it saves nothing: equal programs must stay equal.
     least_gain = 0.0 if request.before_autodiff else WORTHWHILE
     replaced = find_replaced_nodes(egraph, rules, result.emitted)
     extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced, least_gain)

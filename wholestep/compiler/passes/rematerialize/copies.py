@@ -58,7 +58,7 @@ def is_late(node: Node) -> bool:
 
 
 def copy_for_readers(graph: IRGraph, new: Images, input_of: Callable[[Node, Node, Images], Node]) -> IRGraph:
-    """Rebuild a graph in which readers read copies: `input_of(value, reader, copies)` is what a reader reads.
+    """Rebuild a graph in which readers read copies: `input_of(value, reader, copies)` returns a reader's new input.
 
     `new` is filled with the image of each node; `copies` belongs to the reader, so that its inputs share them.  The
     same graph if nothing is copied.  Common subexpression elimination must not run afterwards: it merges the copies.

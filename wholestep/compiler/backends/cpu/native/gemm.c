@@ -13,7 +13,7 @@ enum {
   ROWS = 12,                                          /* largest tile: 24 accumulators, 2 of B, 6 spare registers */
   K_BLOCK = 1024,                                     /* 128 KiB of B in L2: a tile reads 128 bytes in 24 cycles */
   BLOCK_ROWS = 48,                                    /* a block of A takes 192 KiB of L2 */
-  PACKS_B = 0,                                        /* packing B lost 3-10 % on Zen 4, whatever the strides */
+  PACKS_B = 0,                                        /* packing B took 3-10 % longer on Zen 4 with all strides */
   PACKS_BLOCKS = 1,                                   /* a transposed A is packed 48 rows at a time: [k][48] */
   PACK_A_STRIDE = 2048, PACK_A_STEP = 1024            /* bytes: such strides map to few sets of L1; 80 -> 98 GFLOP/s */
 };

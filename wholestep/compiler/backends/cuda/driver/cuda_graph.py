@@ -91,7 +91,7 @@ class Nodes:
         return len(self._nodes) - 1
 
     def capture(self, record: Callable[[int], None], after: Sequence[int]) -> int:
-        """Adds what a library enqueues into a captured stream, as a child graph."""
+        """Captures the work that a library enqueues into a stream, and adds it as a child graph."""
         stream = self._gpu.library_stream
         # Relaxed: during the capture the library may load a kernel, and unused memory may be freed.
         mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED

@@ -1,6 +1,6 @@
 """cuDNN operation graphs, through the compiled module of NVIDIA's frontend: the package around it imports torch.
 
-A `Description` is plain data that says what is computed; it needs no library, and it is the cache key of a built plan.
+A `Description` is the computation as plain data; it needs no library, and it is the cache key of a built plan.
 """
 
 from __future__ import annotations

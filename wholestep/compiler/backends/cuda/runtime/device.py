@@ -149,7 +149,7 @@ _own = [0]  # number of the GPU that `device="cuda"` selects in this process
 
 
 def prefer_gpu(number: int) -> None:
-    """Selects the GPU of `device="cuda"`: the ranks of one machine have one each."""
+    """Selects the GPU of `device="cuda"`: each rank of a machine selects a GPU of its own."""
     _own[0] = number
 
 

@@ -41,7 +41,7 @@ template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_other_of(int at) {
   return ALONG_K ? at / 32 / (DEEP / 8) * 4 + at % 32 / 8 : at % WIDE;
 }
 
-/* The same for vectors of four along the contiguous axis: a warp loads 8 of k by 16 of the other axis. */
+/* Position of a vector of four along the contiguous axis: a warp loads 8 of k by 16 of the other axis. */
 template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_k_of_four(int at) {
   return ALONG_K ? at / 32 % (DEEP / 8) * 8 + at % 2 * 4 : at / (WIDE / 4);
 }
