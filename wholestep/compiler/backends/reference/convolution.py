@@ -109,7 +109,7 @@ def sums(x: Array) -> Array:
 
 
 def by_groups(x: Array, groups: int) -> Array:
-    """(..., channels) as (groups, pixels, channels of a group)."""
+    """Reshape (..., channels) to (groups, pixels, channels of a group)."""
     return x.reshape(-1, groups, x.shape[-1] // groups).swapaxes(0, 1)
 
 

@@ -94,7 +94,7 @@ def rms_norm_grad(y: Node) -> tuple[Node, ...]:
 
 
 def _in_groups(x: Node, groups: int) -> Node:
-    """(N, C, ...) as (N, groups, elements of a group)."""
+    """Reshape (N, C, ...) to (N, groups, elements of a group)."""
     n, channels, *rest = x.type.shape
     assert isinstance(channels, int), f"{x!r} passed the type rule of group_norm"
     return b.reshape(x, (n, groups, product((channels // groups, *rest))))

@@ -159,7 +159,7 @@ class Fuser:
     def place(self, node: Node) -> None:
         """Assign an op, and the deferred ops that it needs, to a cluster; open a new one if none takes it."""
         waiting = self.deferred_ops_of(node)
-        # The deferred ops may join the same cluster, so their producers are candidates, and cycle hazards, too.
+        # The deferred ops may join the same cluster: their producers are candidates too, and may cause cycles.
         needed = [a.base for n in (*waiting, node) for a in accesses(n)]
         producers = dict.fromkeys(self.of[base] for base in needed if base in self.of)
         cluster = self.choose(node, waiting, producers) if self.fuse else None

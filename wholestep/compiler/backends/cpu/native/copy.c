@@ -76,7 +76,7 @@ EXPORT void ws_copy_rows(void *to, const void *from, const int64_t *rows, long c
   sigset_t all, before;
   int started = 0;
   if (threads > MOST_THREADS) threads = MOST_THREADS;
-  sigfillset(&all); /* signals are handled by the threads that Python knows */
+  sigfillset(&all); /* only Python's own threads handle signals */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_attr_init(&small);
   pthread_attr_setstacksize(&small, STACK);

@@ -26,7 +26,7 @@ typedef struct {
 enum {
   ALONE = 64,                                         /* bytes of a `sign`, which precedes the slots of a window */
   SPINS = 2000,                                       /* reads of shared memory before a rank yields its core: about 20 us */
-  CALLS = 80,                                         /* the same with messages, where each check is a system call */
+  CALLS = 80,                                         /* checks of messages before a rank yields: each is a system call */
   YIELDS = 4000,                                      /* yields before a rank sleeps between checks; none on a busy machine */
   NAP_NS = 50000,                                     /* duration of one sleep */
   PROBES = 200,                                       /* sleeps between two checks whether the awaited process is alive */

@@ -20,8 +20,8 @@ typedef struct {
 enum {
   TURN_NS = 5000,                                     /* time of spinning between two reads of the clock */
   IDLE_NS = 40000,                                    /* how long a worker spins between runs before it sleeps */
-  WORK_NS = 1000000,                                  /* the same within a run, where waking costs more than most waits */
-  SHORT_NS = 100000                                   /* the same on a busy machine */
+  WORK_NS = 1000000,                                  /* how long it spins within a run: waking costs more than most waits */
+  SHORT_NS = 100000                                   /* how long it spins within a run on a busy machine */
 };
 
 static struct {
@@ -145,7 +145,7 @@ __attribute__((constructor)) static void prepare_for_forks(void) {
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-/* Signals are handled by the threads that Python knows: ours start with all signals blocked. */
+/* Start workers with all signals blocked, so that only Python's own threads handle signals. */
 static int start_workers(int wanted) {
   if (pool.workers >= wanted) return 0;
   sigset_t all, before;

@@ -126,13 +126,15 @@ class Gpu:
 
     def copy_in(self, to: int, of: int, size: int) -> None:
         """Asynchronous copy from pinned memory, in stream order."""
-        if self._copy_in(to, of, size, self.stream)[0]:
-            raise DeviceError("the GPU's driver refused cuMemcpyHtoDAsync.")
+        (error,) = self._copy_in(to, of, size, self.stream)
+        if error:
+            raise DeviceError(f"the GPU's driver refused cuMemcpyHtoDAsync: {error.name}.")
 
     def copy_out(self, to: int, of: int, size: int) -> None:
         """Asynchronous copy to pinned memory, in stream order."""
-        if self._copy_out(to, of, size, self.stream)[0]:
-            raise DeviceError("the GPU's driver refused cuMemcpyDtoHAsync.")
+        (error,) = self._copy_out(to, of, size, self.stream)
+        if error:
+            raise DeviceError(f"the GPU's driver refused cuMemcpyDtoHAsync: {error.name}.")
 
     @property
     def free_bytes(self) -> int:
@@ -230,8 +232,9 @@ class CudaEvent:
         self.handle = call("cuEventCreate", flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING)
 
     def record(self) -> None:
-        if self._record(self.handle, self._gpu.stream)[0]:
-            raise DeviceError("the GPU's driver refused cuEventRecord.")
+        (error,) = self._record(self.handle, self._gpu.stream)
+        if error:
+            raise DeviceError(f"the GPU's driver refused cuEventRecord: {error.name}.")
 
     def wait(self) -> None:
         """Waits until the stream has reached this event."""

@@ -53,7 +53,7 @@ def load() -> ctypes.CDLL:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library with argument types; UsageError if it is missing."""
+    """The loaded NCCL library, with declared argument types; UsageError if it is missing."""
     try:
         loaded = load()
     except Exception as error:  # the pathfinder raises its own error types

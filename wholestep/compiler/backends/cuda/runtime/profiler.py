@@ -44,7 +44,7 @@ class GpuKernelTimer:
         return TimedGraph(self, *arguments)
 
     def begins(self, moments: Moments) -> None:
-        """Reads the earlier launch, whose events this one may reuse, and notes the start of this one."""
+        """Reads the times of the earlier launch, whose events this one may reuse, and records the start of this one."""
         self._read()
         self._launched = moments, time.perf_counter()
 
