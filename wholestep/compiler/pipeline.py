@@ -104,8 +104,8 @@ STAGES = (
         ),
     ),
 )
-# Passes that only make a program faster.  The planner relies on the results of all others.  A target's own passes
-# declare it themselves (`OwnPass.needed`).
+# Passes that only make a program faster.  The planner relies on the results of all others.  A target's own pass is
+# optional unless its record says that it is needed (`OwnPass.needed`).
 OPTIONAL = frozenset[Pass | ForTarget](
     (
         sink_relu_below_pool,

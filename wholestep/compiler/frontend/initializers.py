@@ -204,14 +204,14 @@ def _key_of(name: str, network: int) -> str:
 
 
 def is_random(init: Initializer) -> bool:
-    """Does the first value depend on the seed?"""
+    """Does the initial value depend on the seed?"""
     return init.kind not in ("constant", "values")
 
 
 def materialize(
     init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str, network: int = 0
 ) -> NumpyArray:
-    """The first value of the state called `name`.
+    """The initial value of the state called `name`.
 
     Drawn piece by piece: the intermediate values of all elements would take twenty times the bytes of the weight.
     """
@@ -230,7 +230,7 @@ def materialize(
 
 
 def _draw_piece(out: NumpyArray, first: int, value: InitialValue) -> None:
-    """Fills `out` with the elements of a first value from `first` on."""
+    """Fills `out` with the elements of an initial value, from element `first` on."""
     formula, init = value.formula, value.init
     if formula is not None and formula.normal and value.dtype == float32:
         random.write_normals(out, value.seed, value.key, first, formula)

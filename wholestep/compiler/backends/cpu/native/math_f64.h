@@ -122,7 +122,7 @@ WS_INLINE double ws_sigmoid_f64(double x) {
 
 WS_INLINE double ws_sin_f64(double x) { return __builtin_sin(x); }
 WS_INLINE double ws_cos_f64(double x) { return __builtin_cos(x); }
-/* As in float; the rational function is from Cephes. */
+/* atan by the argument reduction of math_f32.h; the rational function is from Cephes. */
 WS_INLINE double ws_atan_f64(double x) {
   const double a = __builtin_fabs(x);
   const int64_t large = a > 2.41421356237309504880, middle = a > 0.66;

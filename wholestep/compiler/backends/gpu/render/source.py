@@ -250,6 +250,7 @@ def work_of_a_block(part: Sequence[Kernel]) -> float:
     return sum(k.flops + k.bytes for k in part) / schedule.blocks / schedule.chunks
 
 
+# Headers that the translation unit of every plan contains.
 PRIMITIVES = (
     "device.h",
     "product.h",
@@ -257,7 +258,7 @@ PRIMITIVES = (
     "window.h",
     "attention.h",
     "persistent_scan.h",
-)  # headers of every plan
+)
 
 
 def with_primitives(text: str, machine: str) -> str:
