@@ -38,16 +38,16 @@ class WorkersReport(PlanReport):
 
         It reduces gradients, the loss and the sums of metrics.
         """
-        return ceil(sum(e.bytes_sent(self.grid.along(e.axis)) for e in self.exchanges))
+        return ceil(sum(e.bytes_sent(self.grid.axis_size(e.axis)) for e in self.exchanges))
 
     def wire_bytes_along(self, axis: str) -> Fraction:
         """The bytes of these along one axis of the mesh, "data" or "model"."""
-        return sum((e.bytes_sent(self.grid.along(axis)) for e in self.exchanges if e.axis == axis), Fraction(0))
+        return sum((e.bytes_sent(self.grid.axis_size(axis)) for e in self.exchanges if e.axis == axis), Fraction(0))
 
     @property
     def wire_bytes_of_all(self) -> int:
         """Bytes that all ranks together send in a step, exactly: 2(n - 1) times what each reduces."""
-        return int(sum(self.workers * e.bytes_sent(self.grid.along(e.axis)) for e in self.exchanges))
+        return int(sum(self.workers * e.bytes_sent(self.grid.axis_size(e.axis)) for e in self.exchanges))
 
     @property
     def gradient_bytes(self) -> int:
@@ -58,7 +58,7 @@ class WorkersReport(PlanReport):
     @property
     def exchange_seconds(self) -> float:
         """The time of all collectives of a step."""
-        return sum(e.seconds(self.grid.along(e.axis), self.network) for e in self.exchanges)
+        return sum(e.seconds(self.grid.axis_size(e.axis), self.network) for e in self.exchanges)
 
     @property
     def step_seconds(self) -> float:
@@ -71,7 +71,7 @@ class WorkersReport(PlanReport):
         return self.compute_seconds / self.step_seconds if self.step_seconds else 1.0
 
     def __str__(self) -> str:
-        latency = sum(replace(e, bytes=0).seconds(self.grid.along(e.axis), self.network) for e in self.exchanges)
+        latency = sum(replace(e, bytes=0).seconds(self.grid.axis_size(e.axis), self.network) for e in self.exchanges)
         shown = f"{self.workers:,}" if self.grid.model == 1 else str(self.grid)
         return "\n".join(
             [

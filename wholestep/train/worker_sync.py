@@ -117,7 +117,7 @@ def begin_together(trainer: Trainer, loader: DataLoader) -> None:
     from wholestep.distributed.digest import need_same
 
     need_same(group, trainer.session, loader, trainer.started_with, trainer.validation)
-    place = group.grid.place(DATA, group.rank)
+    place = group.grid.coordinate(DATA, group.rank)
     loader.own = RankRows(place, group.grid.data, loader.batch_size)
     if group.rank != 0:
         quieten(trainer.callbacks)

@@ -30,7 +30,7 @@ class ProcessGrid:
                 group.watch(whole)
 
     def _along(self, axis: str) -> ProcessGroup:
-        transport = self.whole.transport.subset(self.grid.beside(axis, self.rank))
+        transport = self.whole.transport.subset(self.grid.group(axis, self.rank))
         return ProcessGroup(transport, self.whole.native.timeout, self.whole.asked_for_memory, self.whole)
 
     @property

@@ -131,7 +131,7 @@ class NcclGroup:
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
         """This rank's coordinate along an axis, and the numbers of all ranks of that group."""
-        return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
+        return self.grid.coordinate(axis, self.rank), self.grid.group(axis, self.rank)
 
     # -- a group ---------------------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class NcclGrid:
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
         """This rank's coordinate along an axis, and the numbers of all ranks of that group."""
-        return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
+        return self.grid.coordinate(axis, self.rank), self.grid.group(axis, self.rank)
 
 
 def _is_dead(pid: int) -> bool:

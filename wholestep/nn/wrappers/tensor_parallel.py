@@ -35,7 +35,7 @@ class Splitting:
         if self.units % ranks:
             raise OptionError(
                 f"{self.layer}: the {self.units} {self.what} of {name!r} do not divide among {ranks} workers; choose "
-                f"a multiple of {ranks}, another model=, or leave split= out.{self.line.shown}"
+                f"a multiple of {ranks}, another model=, or leave split= out.{self.line.error_note}"
             )
 
 

@@ -50,7 +50,7 @@ class Origin:
     @property
     def place(self) -> str:
         """The user's line, as errors show it."""
-        return "" if self.line is None or self.is_leaf else self.line.shown
+        return "" if self.line is None or self.is_leaf else self.line.error_note
 
     def __str__(self) -> str:
         where = f" at index {list(self.index)}" if self.index else ""

@@ -106,7 +106,7 @@ class OnnxWriter:
         if row is None:
             raise GraphError(
                 f"{node.op} has no form in ONNX; exported are {', '.join(sorted(ALL_ROWS))}."
-                f"{'' if node.line is None else node.line.shown}"
+                f"{'' if node.line is None else node.line.error_note}"
             )
         return row(e, node)
 

@@ -81,7 +81,7 @@ def describe_op(node: Any, what: str) -> str:
     short = ".".join(name.split(".")[:2])
     return (
         f"{name}{within} {what}. Say what it is, @ws.torch_op({short!r}) before a function of its arguments, or write "
-        f"the module without it.{place_of(node).shown}"
+        f"the module without it.{place_of(node).error_note}"
     )
 
 
