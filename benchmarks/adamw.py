@@ -1,4 +1,4 @@
-"""`python -m benchmarks adamw`: AdamW on ten million parameters, alone and inside a training step.
+"""`python -m benchmarks adamw`: AdamW on ten million parameters, separately and inside a training step.
 
 Alone it is a case like the others, with given gradients.  Inside a step its cost is the difference between the step and
 a step that stores the same gradients and updates nothing, of the same network in the same process, round by round.
@@ -79,6 +79,6 @@ def update_cost(measured: Measurements) -> dict[str, Any]:
     return {
         "step_us": {name: round(median(cells["adamw"]), 1) for name, cells in measured.rounds_us.items()},
         "update_us": {name: round(us, 1) for name, us in added.items()},
-        "ratio": round(added[FUSED] / added[OURS], 3) if added[OURS] > 0 else None,  # None: ours is within the noise
+        "ratio": round(added[FUSED] / added[OURS], 3) if added[OURS] > 0 else None,  # None: ours is below the noise
         "asked": ASKED_INSIDE,
     }

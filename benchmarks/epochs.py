@@ -16,14 +16,14 @@ from benchmarks.harness import log_line, report_idle, rotated
 from benchmarks.loopers import FORMS, PROGRESS
 
 ROUND_SECONDS, WARM_UP = 0.5, 2
-# Of an epoch's mean loss, after hundreds of updates; a contender without updates differs by 1e-2.
+# Relative difference of an epoch's mean loss after hundreds of updates; a contender without updates differs by 1e-2.
 SAME_LOSS_WITHIN = 1e-4
 PEERS = tuple(name for name in FORMS if not name.startswith(OURS))
-LOADERS = ("torch_loader", "torch_loader_2")  # share one target, which refers to the faster of the two
+LOADERS = ("torch_loader", "torch_loader_2")  # these share one target, which refers to the faster of the two
 
 
 def run(rounds: int, threads: int, names: Sequence[str] = PEERS, cells: Sequence[str] = tuple(CELLS)) -> dict[str, Any]:
-    """All contenders in every cell, in interleaved rounds."""
+    """Measure all contenders in every cell, in interleaved rounds."""
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = []
         for name in (OURS, PROGRESS, *names):

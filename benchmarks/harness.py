@@ -34,8 +34,8 @@ class Measurements:
     rounds_us: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     first_step_s: dict[str, float] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
-    tensor_bytes: dict[str, dict[str, int]] = field(default_factory=dict)  # by contender and cell
-    left_out: dict[str, str] = field(default_factory=dict)  # peer -> its differing losses
+    tensor_bytes: dict[str, dict[str, int]] = field(default_factory=dict)  # bytes of tensors by contender and cell
+    left_out: dict[str, str] = field(default_factory=dict)  # peer -> its losses, which differ from ours
 
 
 def log_line(text: str) -> None:
@@ -101,7 +101,7 @@ def prepare(contender: Contender, case: Case, result: Measurements) -> dict[str,
 
 
 def warm_up(contender: Contender, cell: str) -> int:
-    """Measures until three rounds in a row agree; returns the steps that fill a round."""
+    """Measure until three rounds in a row agree; return the number of steps per round."""
     steps, recent = 10, list[float]()
     for _ in range(MOST_WARM_UP_ROUNDS):
         us = microseconds(contender, cell, steps)

@@ -36,8 +36,8 @@ class Row:
     us: float
     gflops_core: float
     gb_s: float
-    of_flops: float  # relative to the machine's peak of multiply-adds
-    of_memory: float  # relative to its memory bandwidth; above 1 if the bytes come from caches
+    of_flops: float  # fraction of the machine's peak of multiply-adds
+    of_memory: float  # fraction of its memory bandwidth; above 1 if the bytes come from caches
 
 
 def measure(trainer: WholestepTrainer, threads: int, steps: int = STEPS) -> np.ndarray[Any, Any]:

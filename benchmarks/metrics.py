@@ -6,7 +6,7 @@ import time
 from statistics import median
 from typing import Any
 
-STEPS, ROUNDS, ROWS, CAPACITY = 20, 30, 64, 40_000  # capacity: the rows that the rounds write
+STEPS, ROUNDS, ROWS, CAPACITY = 20, 30, 64, 40_000  # CAPACITY: the number of rows that the rounds write
 
 
 def run(threads: int) -> dict[str, float]:

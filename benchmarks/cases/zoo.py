@@ -140,7 +140,7 @@ def lstm() -> torch.nn.Module:
 _SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 _STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _IMAGES, _TEXT = (3, 64, 64), (TOKENS,)
-# name -> (module, the shape of a row of its input)
+# name -> (module, shape of one input row)
 NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "resnet18": (partial(torchvision_net, "resnet18"), _IMAGES),
     "mobilenet_v2": (partial(torchvision_net, "mobilenet_v2", dropout=0.0), _IMAGES),

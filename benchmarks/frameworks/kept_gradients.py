@@ -1,4 +1,4 @@
-"""A step that ends with its gradients; the cost of an update is the difference from it."""
+"""An optimizer that only stores the gradients; the cost of an update is the time relative to it."""
 
 from __future__ import annotations
 

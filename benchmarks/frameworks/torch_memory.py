@@ -40,7 +40,7 @@ def every_event(tree: Iterable[_ProfilerEvent]) -> Iterable[_ProfilerEvent]:
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of their storages, each counted once."""
+    """The bytes of the tensors' storages, each counted once."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
 
@@ -55,6 +55,6 @@ def step_bytes(step: Callable[[int], object], optimizer: torch.optim.Optimizer) 
 
 
 def lasting_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Parameters and the optimizer's state."""
+    """The tensors that persist between steps: parameters and the optimizer's state."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return parameters + [v for held in optimizer.state.values() for v in held.values() if isinstance(v, torch.Tensor)]

@@ -21,16 +21,16 @@ PIXELS, CLASSES = {"resnet18": 32, "resnet50": 224}, {"resnet18": 10, "resnet50"
 
 @dataclass(frozen=True)
 class GpuCase:
-    """A cell of a network.  Its target is a time, or a ratio to the fastest peer in the same rounds."""
+    """A benchmark cell of a network.  Its target is a time, or a ratio to the fastest peer in the same rounds."""
 
     case: Case
     cell: Cell
     peers: tuple[str, ...]
     target: float
-    line: float  # beyond it the case fails
+    line: float  # the limit beyond which the case fails
     asked: Literal["us", "ratio"] = "ratio"
     kind: Literal["step", "epochs", "update"] = "step"  # epochs: over rows on the GPU; update: AdamW alone
-    tf32: bool = False  # of our float32 products; peers always use tf32
+    tf32: bool = False  # compute our float32 products in tf32?  Peers always do
     memory: float | None = None  # memory limit of our step, as a fraction; peers have none
 
     @property
@@ -51,7 +51,7 @@ def images(network: str, cell: Cell) -> list[Arrays]:
 
 
 def our_resnet(network: str) -> ws.nn.Module:
-    """The ResNets of torchvision; `resnet18` with a stem for images of 32 x 32."""
+    """A ResNet of torchvision; `resnet18` with a stem for images of 32 x 32."""
     import wholestep as ws
 
     if network == "resnet50":
@@ -118,11 +118,12 @@ def resnet_case(network: str) -> Case:
 
 GPT2 = gpt.gpt_case("gpt2", gpt.Size(layers=12, width=768, heads=12, vocabulary=50304, time=1024), ())
 
-PARAMETERS, UPDATE_BYTES = 124_475_904, 28  # GPT-2's; gradient read, weight and two moments read and written
+# of GPT-2: per parameter, the gradient is read, and weight and two moments are read and written
+PARAMETERS, UPDATE_BYTES = 124_475_904, 28
 
 
 def terabytes(per_second: float) -> float:
-    """Microseconds of an update at this bandwidth."""
+    """The microseconds of an update at this bandwidth."""
     return PARAMETERS * UPDATE_BYTES / per_second / 1e6
 
 

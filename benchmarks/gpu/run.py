@@ -21,7 +21,7 @@ from benchmarks.gpu.cases import CASES, SLOW_PEERS, GpuCase
 from benchmarks.harness import log_line, rotated
 
 ROUND_SECONDS = 0.25
-SAME_LOSS_WITHIN = {"float32": 5e-3, "bfloat16": 5e-2}  # peers' products are tf32; for losses of about 2 and 11
+SAME_LOSS_WITHIN = {"float32": 5e-3, "bfloat16": 5e-2}  # relative: peers' products are tf32; losses are about 2 and 11
 PLATFORM = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 # The measurements of `session.step` and `session.run`, by kind of case, with their numbers of steps.
 OF_CALLS = {
@@ -38,7 +38,7 @@ def run(names: Sequence[str], rounds: int, slow: bool = False, peers: Sequence[s
     for name in names:
         try:
             results["cells"][name] = one_case(CASES[name], rounds, slow, peers)
-            log_line(json.dumps({name: results["cells"][name]}))  # now, in case the run is interrupted
+            log_line(json.dumps({name: results["cells"][name]}))  # printed now, in case the run is interrupted
         except BenchmarkError as error:
             log_line(f"{name}: {error}")
             results["cells"][name] = {"error": str(error)}
@@ -66,7 +66,7 @@ def one_case(found: GpuCase, rounds: int, slow: bool, only: Sequence[str] | None
             stack.callback(made.close)
             contenders.append(made)
         started = {OURS: contenders[0].ask("start")}
-        with ThreadPoolExecutor() as peers_start:  # the peers' first steps may take minutes: concurrently
+        with ThreadPoolExecutor() as peers_start:  # the peers' first steps may take minutes: run them concurrently
             answers = peers_start.map(lambda c: c.ask("start"), contenders[1:])
             started |= dict(zip((c.name for c in contenders[1:]), answers, strict=True))
         check_same_work(found, {name: answer["losses"] for name, answer in started.items()})
@@ -106,7 +106,7 @@ def check_same_work(found: GpuCase, losses: dict[str, list[float]]) -> None:
 
 
 def summary(found: GpuCase, times: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians; a ratio is the median over rounds of (peer's time / our time in the same round)."""
+    """The medians of a case; a ratio is the median over rounds of (peer's time / our time in the same round)."""
     ours = times[OURS]
     ratios = {n: round(median(t / o for t, o in zip(v, ours, strict=True)), 3) for n, v in times.items() if n != OURS}
     best = min(ratios.values()) if ratios else None
@@ -123,7 +123,7 @@ def summary(found: GpuCase, times: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def verdict(found: GpuCase, reached: float | None) -> str:
-    """`target` (reached), `done` (between target and limit) or `not done`."""
+    """The verdict `target` (reached), `done` (between target and limit) or `not done`."""
     if reached is None:
         return "not compared"
     sign = -1 if found.asked == "us" else 1
@@ -133,7 +133,7 @@ def verdict(found: GpuCase, reached: float | None) -> str:
 
 
 def show(result: dict[str, Any]) -> None:
-    """One row per case."""
+    """A table with one row per case."""
     table = Table(title=f"microseconds a step on {result['device']['name']} (times ours)")
     for heading in ("", "ours", "peers", "asked", "", "a call, its host", "GiB", "first step"):
         table.add_column(heading)

@@ -52,7 +52,7 @@ class Stepper:
 
 
 class Scanner(Stepper):
-    """Epochs; the unit is one step of an epoch."""
+    """Measures epochs; the unit is one step of an epoch."""
 
     def __init__(self, found: GpuCase, contender: str) -> None:
         super().__init__(found, contender)

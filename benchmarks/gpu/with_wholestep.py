@@ -1,4 +1,4 @@
-"""Ours on a GPU."""
+"""Wholestep on a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.cases.epoch import ROWS, data
 from benchmarks.frameworks.with_wholestep import optimizer_of
 from benchmarks.gpu.cases import GpuCase
 
-ROUND = 8  # steps of a host round, if as many may be in flight
+ROUND = 8  # steps of a host round, if that many may be in flight
 PAUSE = 1e-3  # seconds between two polls of a sleeping host
 
 
@@ -101,19 +101,21 @@ class Sleeper:
 
 
 class Looper(Stepper):
-    """Epochs over rows on the GPU; the unit is one step of an epoch."""
+    """Measures epochs over rows on the GPU; the unit is one step of an epoch."""
 
     def __init__(self, found: GpuCase, contender: str) -> None:
         super().__init__(found, contender)
         self.rows, self.steps = data(), -(-ROWS // found.cell.batch)
 
     def measure(self, steps: int) -> float:
-        """Seconds without the copy of the data to the GPU, once per run: the peers' data is already there."""
+        """The seconds of epochs without the copy of the data to the GPU, once per run: the peers' data is already
+        there.
+        """
         epochs = max(1, round(steps / self.steps))
         return (self._run(1 + epochs) - self._run(1)) / (epochs * self.steps) * steps
 
     def measure_host_in_epochs(self, steps: int) -> float:
-        """Processor seconds of all threads, with a host that sleeps instead of spinning while it waits for the GPU."""
+        """The processor seconds of all threads, with a host that sleeps instead of spinning while it waits for the GPU."""
         epochs, gpu = max(1, round(steps / self.steps)), self.program._gpu
         gpu.watch = Sleeper()
         try:
@@ -127,7 +129,7 @@ class Looper(Stepper):
 
 
 class Update(Stepper):
-    """AdamW alone, on given weights and gradients."""
+    """Measures AdamW alone, on given weights and gradients."""
 
     def build(self, found: GpuCase) -> ws.Session:
         optimizer, start = optimizer_of(found.cell), found.case.weights()

@@ -42,7 +42,8 @@ class CSVLogger(Callback):
         with self.path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             if not self._columns:
-                expected = self.run.names if self.run is not None else ()  # numbers that the first epoch may not have
+                # includes numbers that the first epoch may lack
+                expected = self.run.names if self.run is not None else ()
                 self._columns = list(dict.fromkeys(["epoch", *logs, *expected]))
                 writer.writerow(self._columns)
             row: dict[str, Any] = {"epoch": epoch, **logs}
@@ -98,7 +99,7 @@ class JSONLinesLogger(Callback):
 
 
 def _finite(value: Any) -> Any:
-    """A value for JSON, which has neither NaN nor infinity: null."""
+    """A value for JSON, with null in place of NaN and infinity."""
     if isinstance(value, Mapping):
         return {name: _finite(v) for name, v in value.items()}
     if isinstance(value, list):
@@ -189,7 +190,7 @@ class TensorBoardLogger(Callback):
 
 
 def _scalars(tag: str, values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
-    """`epoch/loss`, and of lists every number: `epoch/f1/0`, `epoch/confusion_matrix/0/1`."""
+    """Scalars by tag: `epoch/loss`; for lists every number: `epoch/f1/0`, `epoch/confusion_matrix/0/1`."""
     for name, value in values.items():
         if isinstance(value, list):
             yield from _scalars(f"{tag}/{name}", dict(enumerate(value)))

@@ -1,4 +1,4 @@
-"""Activations, gradients and kernel times while a network trains."""
+"""Callbacks that observe activations, gradients and kernel times during training."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def read_config(path: Path) -> dict[str, Any]:
         if name in settings:
             raise UsageError(f"{path} says {name} twice, in a table and under its dotted name; say it once.")
         try:
-            json.dumps(value)  # the manifest of a run stores settings as JSON
+            json.dumps(value)  # the manifest stores the settings of a run as JSON
         except TypeError:
             raise UsageError(
                 f"{path}: {name} is {value}; expected a number, a text, true, false or a list of these."

@@ -1,4 +1,4 @@
-"""`wholestep train`, `evaluate`, `predict`."""
+"""The commands `wholestep train`, `evaluate` and `predict`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def train(
     if epochs is not None:
         settings["epochs"] = epochs
     from_file = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
-    settings = {**from_file, **settings}  # in this order: what is set later may be a field of what was set before
+    settings = {**from_file, **settings}  # in this order, since a later setting may be a field of an object set earlier
     target, experiment = (
         folder or Path("runs") / script.stem,
         experiment_of(script, settings, config, from_file).having(overrides),
@@ -192,7 +192,7 @@ def _fit(run: RunRequest) -> None:
 
 @report_errors
 def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = None, device: Device = None) -> None:
-    """Measure a run's weights on its test data, or on its validation data where it has no other."""
+    """Evaluate a run's weights on its test data, or on its validation data if it has no test data."""
     from wholestep.nn.module.module import Module
     from wholestep.train import load_checkpoint
     from wholestep.train.data.frames import encode_for_evaluation

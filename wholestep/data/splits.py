@@ -115,7 +115,7 @@ def _fold_of(data: Data, k: int, rng: np.random.Generator, shuffle: bool, strati
     order = rng.permutation(len(data))
     if _is_given(stratify):
         classes = _values(data, stratify, "stratify")
-        order = order[np.argsort(classes[order], kind="stable")]  # class by class, each in its own order
+        order = order[np.argsort(classes[order], kind="stable")]  # sorted by class, in random order within a class
     part_of = np.empty(len(data), np.int64)
     part_of[order] = np.arange(len(data)) % k
     return part_of

@@ -62,7 +62,9 @@ class Workers:
         self._need_axes()
 
     def _need_axes(self) -> None:
-        """Derive what is missing of count = data * model; with `model` alone, the number of processes decides."""
+        """Derive the missing numbers of count = data * model; with `model` alone, the number of processes determines
+        count.
+        """
         if self.data is None and (self.model is None or self.count is None):
             return
         product = (self.data or 1) * (self.model or 1)
@@ -90,8 +92,8 @@ class Workers:
         return 0 if launch is None else launch.rank
 
     def join(self) -> RankGroup | None:
-        """Join the process group of this job; None for a process that is alone."""
-        from wholestep.distributed.launch.joining import join  # most processes are alone
+        """Join the process group of this job; return None in a process that was started alone."""
+        from wholestep.distributed.launch.joining import join  # imported here because most processes are started alone
 
         return join(self)
 

@@ -76,7 +76,8 @@ def cross_entropy(
     if ignore_index is None and smoothing is None and weights is None:
         return reduce("cross_entropy", class_rows(scores, labels), reduction, sample_weight)
     counted = None if ignore_index is None else labels != ignore_index
-    safe_labels = labels if counted is None else fn.where(counted, labels, 0)  # a valid index; its row has weight 0
+    # a valid index where the target is ignored; such a row has weight 0
+    safe_labels = labels if counted is None else fn.where(counted, labels, 0)
     label_weights = None if weights is None else fn.gather(weights, safe_labels)
     rows = class_rows(scores, safe_labels)
     outer = _importance(rows, counted, sample_weight)
@@ -95,7 +96,9 @@ def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
 def _smooth_labels(
     rows: Tensor, logits: Tensor, label_weights: Tensor | None, smoothing: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """(1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose class has weight 0 keeps the second term."""
+    """The label-smoothed loss (1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose class has weight 0 keeps
+    the second term.
+    """
     logs = fn.log_softmax(logits)
     spread = -(logs if weights is None else logs * weights).sum(-1)
     sharp = rows if label_weights is None else label_weights * rows
@@ -110,7 +113,7 @@ def _probability_rows(logits: Tensor, t: Tensor, smoothing: Tensor | None, weigh
 
 
 def _importance(rows: Tensor, counted: Tensor | None, sample_weight: Tensor | None) -> Tensor | None:
-    """The weight of each row, apart from its class; None: 1 each."""
+    """The weight of each row, without class weights; None if all are 1."""
     each = None
     if sample_weight is not None:
         each = spread_weight("cross_entropy", rows, sample_weight).expand(rows.shape)
@@ -153,7 +156,7 @@ def _class_weights(logits: Tensor, class_weight: Target | None) -> Tensor | None
 def _smoothing(logits: Tensor, value: Number) -> Tensor | None:
     if is_off(value):
         return None
-    below_zero = -1e-300  # so that ws.runtime(0.0) is allowed
+    below_zero = -1e-300  # the open bound is slightly below 0 so that ws.runtime(0.0) is allowed
     text = "at least 0 and below 1"
     return option(logits, "cross_entropy", "label_smoothing", value, below_zero, 1.0, text)
 
@@ -220,15 +223,16 @@ def binary_cross_entropy_with_logits_loss(
     takes_as(logits, Meaning(each=True))
     values = yes_or_no_values(logits, t)
     if pos_weight is not None:
-        from wholestep.compiler.frontend.functions.activations import softplus  # few losses need it
+        # imported here because few losses need it
+        from wholestep.compiler.frontend.functions.activations import softplus
 
-        # t counts w times: (w - 1)·t·softplus(-x) more.
+        # t counts w times, which adds (w - 1)·t·softplus(-x).
         values = values + (as_tensor(pos_weight) - 1.0) * t * softplus(-logits)
     return reduce(name, values, reduction, sample_weight)
 
 
 def yes_or_no_values(logits: Tensor, t: Tensor) -> Tensor:
-    """-t·log p - (1 - t)·log(1 - p), p the sigmoid of the logits."""
+    """Binary cross entropy per element: -t·log p - (1 - t)·log(1 - p), where p is the sigmoid of the logits."""
     return pointwise("bce_with_logits", logits, t)
 
 
@@ -244,7 +248,8 @@ def focal_loss(
     sample_weight: Tensor | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """Cross entropy times (1 - p)^gamma, p the probability of the truth: easy rows count less (Lin et al., 2017).
+    """Cross entropy times (1 - p)^gamma, where p is the probability of the target: easy rows count less (Lin et al.,
+    2017).
 
     Args:
         logits: with class indices in their shape without the classes (see `cross_entropy`): softmax, averaged over
@@ -286,7 +291,7 @@ def focal_loss(
 
 
 def _power(x: Tensor, exponent: Tensor) -> Tensor:
-    """x^exponent for x ≥ 0; at 0 it is 0 with slope 0, where an exponent below 1 has an infinite one."""
+    """x^exponent for x ≥ 0, with gradient 0 at 0, where exponents below 1 have an infinite one."""
     some = x > 0.0
     return fn.where(some, fn.where(some, x, 1.0) ** exponent, 0.0)
 

@@ -1,4 +1,4 @@
-"""Losses of distances: pairs and triplets of vectors, and scores that should be in order."""
+"""Losses of distances: pairs and triplets of vectors, and scores with a target order."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _distance(loss: str, a: Tensor, b: Tensor, p: int) -> Tensor:
 
 @on_arrays
 def triplet_loss(embeddings: Tensor, labels: Target, margin: Number = 1.0, reduction: str = "mean") -> Tensor:
-    """Triplets found in the batch: for each row the farthest of its own class and the nearest of another,
-    max(0, d(own) - d(other) + margin), averaged over rows that have both (arXiv:1703.07737).
+    """Triplets found in the batch: for each row the farthest row of the same class (p) and the nearest row of another
+    class (n), max(0, d(p) - d(n) + margin), averaged over rows that have both (arXiv:1703.07737).
 
     Rows are compared with each other: the loss is not separable, and a batch cannot be cut into parts.
 
@@ -79,7 +79,8 @@ def triplet_loss(embeddings: Tensor, labels: Target, margin: Number = 1.0, reduc
     room = option(embeddings, "triplet_loss", "margin", margin, -1e-300, text="at least 0")
     squares = (embeddings * embeddings).sum(-1)
     products = embeddings @ embeddings.T
-    apart = fn.relu(squares.reshape((rows, 1)) + squares.reshape((1, rows)) - 2.0 * products)  # rounding may be below 0
+    # rounding can make the sum negative
+    apart = fn.relu(squares.reshape((rows, 1)) + squares.reshape((1, rows)) - 2.0 * products)
     some = apart > 0.0
     distance = where(some, fn.sqrt(where(some, apart, 1.0)), 0.0)  # (rows, rows)
     alike = classes.reshape((rows, 1)) == classes.reshape((1, rows))

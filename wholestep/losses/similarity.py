@@ -20,7 +20,7 @@ from wholestep.losses.forms import (
 )
 from wholestep.losses.shared import Number, Target, match_target, on_arrays, option, reduce
 
-_EPS = 1e-12  # added to a squared length, as torch does: a vector of zeros has the cosine 0
+_EPS = 1e-12  # added to the squared length, as in torch: a zero vector has the cosine 0
 
 
 @on_arrays
@@ -33,7 +33,7 @@ def cosine_embedding_loss(
     *,
     sample_weight: Tensor | None = None,
 ) -> Tensor:
-    """1 - cos for pairs that belong together, max(0, cos - margin) for those that do not, averaged over rows.
+    """1 - cos for similar pairs, max(0, cos - margin) for dissimilar pairs, averaged over rows.
 
     Args:
         prediction: vectors (..., features).
@@ -95,8 +95,8 @@ def tversky_loss(
     *,
     axis: int | None = None,
 ) -> Tensor:
-    """1 - (Σ p·t + smooth) / (Σ p·t + alpha·Σ p·(1 - t) + beta·Σ (1 - p)·t + smooth): Dice in which what is found
-    wrongly and what is missed count differently (arXiv:1706.05721).
+    """1 - (Σ p·t + smooth) / (Σ p·t + alpha·Σ p·(1 - t) + beta·Σ (1 - p)·t + smooth): Dice with different weights for
+    false positives and false negatives (arXiv:1706.05721).
 
     As `dice_loss`, it sees a batch as a whole.
 
@@ -121,7 +121,7 @@ def tversky_loss(
 
 
 def _regions(loss: str, logits: Tensor, target: Target, axis: int | None) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Probabilities, targets, and the axes of a region: all of them, or all but the class axis."""
+    """The probabilities, the targets, and the axes to sum over: all axes, or all except the class axis."""
     if by_score(logits, target):
         lint(loss, logits, each=True)
         takes_as(logits, Meaning(each=True))
@@ -142,8 +142,8 @@ def info_nce_loss(
     symmetric: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """Each query finds its key among all keys of the batch: cross entropy of cosines / temperature
-    (van den Oord et al., 2018; symmetric: Radford et al., 2021).
+    """Cross entropy of cosines / temperature, by which each query selects its key among all keys of the batch (van den
+    Oord et al., 2018; symmetric: Radford et al., 2021).
 
     Rows are compared with each other: the loss is not separable, and a batch cannot be cut into parts.
 

@@ -1,4 +1,4 @@
-"""Accuracy and top-k accuracy: how many rows are right."""
+"""Accuracy and top-k accuracy: the fraction of correct rows."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class RightRows(OfScores):
 
     @property
     def correct(self) -> int | float:
-        """How many rows were right; a float where rows have weights."""
+        """The number of correct rows; a float if rows have weights."""
         value: int | float = self._states["correct"].item() if self._states else 0
         return value
 
     @property
     def total(self) -> int | float:
-        """How many rows there were; a float where rows have weights."""
+        """The number of rows; a float if rows have weights."""
         value: int | float = self._states["total"].item() if self._states else 0
         return value
 
 
 @dataclass(eq=False)
 class Accuracy(RightRows):
-    """The part of rows whose class is right.
+    """The fraction of rows whose class is correct.
 
     Predictions are scores `(..., C)`, classes `(...)`, or one score for each target of yes or no; targets are classes,
     or probabilities of the scores' shape.  Among equal scores the first class counts.  Of several labels (N, L) each
@@ -91,7 +91,7 @@ class Accuracy(RightRows):
 
 @dataclass(eq=False)
 class TopKAccuracy(RightRows):
-    """The part of rows whose class is among the `k` best scores.
+    """The fraction of rows whose class is among the `k` highest scores.
 
     Scores are `(..., C)`, targets classes, or probabilities of which the largest counts.  Among equal scores the class
     that comes first is better, so that `k=1` is `Accuracy`; a row whose own score is NaN is wrong.

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say."""
+"""The calibration of predicted probabilities."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class ECE(OfProbabilities):
         if ignored is not None:
             amounts = fn.where(seen.target != ignored, amounts, 0.0)
         place = fn.floor(sure * float(self.bins))
-        on_edge = place == sure * float(self.bins)  # it belongs to the bin below
+        on_edge = place == sure * float(self.bins)  # a value on the edge belongs to the lower bin
         index = fn.maximum(fn.where(on_edge, place - 1.0, place), 0.0).astype("int32").reshape(flat)
         parts = {"count": amounts, "confidence": amounts * sure, "right": fn.where(right, amounts, 0.0)}
         return {part: fn.scatter_add(value.reshape(flat), index, self.bins) for part, value in parts.items()}
 
     def _confidence_and_hits(self, seen: Seen[Tensor]) -> tuple[Tensor, Tensor]:
-        """How sure each row is, in float64, and whether it is right."""
+        """The confidence of each row in float64, and whether the row is correct."""
         x, t = seen.prediction.astype("float64"), seen.target
         if seen.form is PredictionForm.EACH:
             p = fn.sigmoid(x) if self.from_logits else x

@@ -1,5 +1,5 @@
 """Llama: "LLaMA: Open and efficient foundation language models", Touvron et al. 2023 (arXiv:2302.13971): RMS norms
-before the parts, rotary positions, SwiGLU, and heads of queries that share keys and values (arXiv:2305.13245).
+before attention and MLP, rotary positions, SwiGLU, and grouped-query attention (arXiv:2305.13245).
 
 Parameters are named and shaped as in the published checkpoints: `model.layers.0.self_attn.q_proj.weight`.
 """
@@ -72,7 +72,7 @@ def llama(
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """Slower rotary positions, so that a model reads texts longer than those of its pre-training.
+    """The scaling of rotary positions, with which a model reads longer texts than those of its pre-training.
 
     Without `context` every frequency is divided by `factor`.  With it, as in Llama 3.1, frequencies of more than `high`
     turns in the `context` of pre-training stay, those of less than `low` turns are divided, those between are mixed.
@@ -84,16 +84,18 @@ class RotaryScaling:
     high: float = 4.0
 
     def applied(self, frequencies: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The scaled frequencies."""
+        """The scaled frequencies of the rotary embedding."""
         if self.context is None:
             return np.asarray(frequencies / self.factor)
         turns = self.context * frequencies / (2 * np.pi)
-        share = np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0)  # of the frequency as it was
+        share = np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0)  # the weight of the unscaled frequency
         return np.asarray((1 - share) * frequencies / self.factor + share * frequencies)
 
 
 class Llama(LanguageModel):
-    """Tokens (batch, time) -> the scores of the next token, (batch, time, vocabulary); with a cache, of the last."""
+    """Maps tokens (batch, time) to scores of the next token, (batch, time, vocabulary); with a cache, only for the last
+    position.
+    """
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class Llama(LanguageModel):
 
 
 class Decoder(Module):
-    """Tokens -> vectors: the embedding, the blocks, a norm."""
+    """Maps tokens to hidden vectors: an embedding, the blocks, a norm."""
 
     def __init__(
         self,
@@ -191,7 +193,7 @@ class LlamaBlock(Module):
 
 
 class LlamaAttention(Module):
-    """Every position sees those before it; queries and keys are turned by their positions."""
+    """Causal self-attention with rotary positions."""
 
     def __init__(self, width: int, heads: int, kv_heads: int, angles: tuple[float, ...], dtype: object) -> None:
         self.heads, self.kv_heads, self.each, self.angles = heads, kv_heads, width // heads, angles
@@ -220,7 +222,7 @@ class LlamaAttention(Module):
 
 
 class LlamaMLP(Module):
-    """down(silu(gate(x)) · up(x)) (arXiv:2002.05202)"""
+    """The MLP with SwiGLU: down(silu(gate(x)) · up(x)) (arXiv:2002.05202)."""
 
     def __init__(self, width: int, hidden: int, dtype: object) -> None:
         start = init.normal(std=0.02)

@@ -1,4 +1,4 @@
-"""Published weights from a folder: a `config.json` and files of arrays, as Hugging Face lays them out."""
+"""Published weights from a folder in Hugging Face's layout: a `config.json` and weight files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a folder."""
+    """Read the `config.json` of a folder."""
     try:
         found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 class Config:
-    """Settings by name; one that is missing, or has an unsupported value, is an error that names it."""
+    """Settings of a `config.json` by name; a missing or unsupported one is an error with its name."""
 
     def __init__(self, values: Mapping[str, Any], path: Path, most_layers: int = 0) -> None:
         self.values, self.path, self.most_layers = values, path, most_layers
@@ -87,14 +87,14 @@ class Config:
         return self.values[name]
 
     def number(self, name: str, default: int | None = None) -> int:
-        """An integer of at least 1; missing and null ones are the default, where there is one."""
+        """A setting that must be an integer of at least 1; the default if it is missing or null."""
         value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise CheckpointError(f"{self.path}: {name!r} is an integer of at least 1; it is {value!r}.")
         return value
 
     def layers(self, name: str) -> int:
-        """A number of layers that the files hold: building more of them could take any time."""
+        """A number of layers, at most as many as the files hold: building more could take arbitrarily long."""
         asked = self.number(name)
         if asked > self.most_layers:
             raise CheckpointError(
@@ -104,14 +104,14 @@ class Config:
         return asked
 
     def positive(self, name: str, default: float | None = None) -> float:
-        """A finite number above 0."""
+        """A setting that must be a finite number above 0."""
         value = self.real(name, default)
         if value == 0:
             raise CheckpointError(f"{self.path}: {name!r} is a number above 0; it is 0.")
         return value
 
     def real(self, name: str, default: float | None = None, below: float = math.inf) -> float:
-        """A finite number from 0 on; missing and null ones are the default, where there is one."""
+        """A setting that must be a finite number of at least 0; the default if it is missing or null."""
         value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < below:
             bound = "" if below == math.inf else f" and below {below:g}"
@@ -119,7 +119,7 @@ class Config:
         return float(value)
 
     def inner(self, name: str) -> Config:
-        """The settings under a name; none where it is missing or null."""
+        """The nested settings under a name; empty if missing or null."""
         value = self.get(name, {})
         if not isinstance(value, dict):
             raise CheckpointError(f"{self.path}: {name!r} holds settings by name; it is {value!r}.")
@@ -132,7 +132,7 @@ class Config:
         return value[0]
 
     def need(self, **allowed: object) -> None:
-        """A setting has the one value that is done here, or the first of several, if it is there at all."""
+        """Check that each setting, if present, has the one supported value (or one of them)."""
         for name, value in allowed.items():
             known = value if isinstance(value, tuple) else (value,)
             if name in self.values and self.values[name] not in known:
@@ -145,17 +145,18 @@ class Config:
         return default if found is None else found
 
 
-Names = Sequence[tuple[str, str | None]]  # patterns of names in files -> what they are here; None: of no use
+# regular expressions of names in files -> names in the model; None: the array is not used
+Names = Sequence[tuple[str, str | None]]
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """How a `model_type` is built, and what its arrays are called: every pattern that matches is applied, in order."""
+    """How to build a `model_type` and how to rename its arrays: all matching patterns are applied, in order."""
 
     build: Callable[[Config, object], Module]
-    layer: str  # the pattern of a layer's number in the names of arrays
+    layer: str  # regular expression that captures the layer number in array names
     names: Names
-    parts: str = ""  # a pattern of arrays that the files have and a model without that part leaves out
+    parts: str = ""  # regular expression of arrays that the model does not use if it was built without that part
 
 
 def _rename_function(kind: Architecture, known: set[str]) -> Callable[[str], str | None]:
@@ -172,11 +173,11 @@ def _rename_function(kind: Architecture, known: set[str]) -> Callable[[str], str
     return other
 
 
-MOST_LAYERS = 200  # that are built though the files do not hold them, with strict=False
+MOST_LAYERS = 200  # the most layers that are built with strict=False if the files do not hold them
 
 
 def _layers_in(kind: Architecture, values: Mapping[str, object]) -> int:
-    """How many layers files hold, by the names of their arrays."""
+    """The number of layers in the files, from the names of their arrays."""
     matches = (re.match(kind.layer, name) for name in values)
     return len({found[1] for found in matches if found is not None})
 
@@ -283,7 +284,7 @@ def _bert(config: Config, dtype: object) -> Bert:
 
 
 def _classes(config: Config) -> int:
-    """How many labels there are: two where the configuration does not say, as transformers leaves two out."""
+    """The number of labels; 2 if the configuration does not say, which is the default of transformers."""
     return len(config.inner("id2label").values) or config.number("num_labels", 2)
 
 
@@ -315,7 +316,7 @@ KINDS: dict[str, Architecture] = {
         r"(?:model\.)?layers\.(\d+)\.",
         (
             (r".*\.rotary_emb\.inv_freq", None),  # computed from the base
-            (r"(embed_tokens|layers|norm)\.(.*)", r"model.\1.\2"),  # of a model without its head
+            (r"(embed_tokens|layers|norm)\.(.*)", r"model.\1.\2"),  # for files of the model without its head
         ),
     ),
     "bert": Architecture(
@@ -323,10 +324,10 @@ KINDS: dict[str, Architecture] = {
         r"(?:bert\.)?encoder\.layer\.(\d+)\.",
         (
             (r"(bert\.)?embeddings\.position_ids", None),
-            (r"cls\.predictions\.decoder\..*", None),  # the embedding and the bias again
-            (r"cls\.seq_relationship\..*", None),  # whether the second text follows the first
+            (r"cls\.predictions\.decoder\..*", None),  # the embedding and the bias under a second name
+            (r"cls\.seq_relationship\..*", None),  # the head that predicts whether the second text follows the first
             (r"(embeddings|encoder|pooler)\.(.*)", r"bert.\1.\2"),
-            (r"(.*LayerNorm)\.gamma", r"\1.weight"),  # of checkpoints older than PyTorch's names
+            (r"(.*LayerNorm)\.gamma", r"\1.weight"),  # names in checkpoints older than PyTorch
             (r"(.*LayerNorm)\.beta", r"\1.bias"),
         ),
         parts=r"bert\.pooler\..*",
@@ -335,7 +336,7 @@ KINDS: dict[str, Architecture] = {
         _vit,
         r"(?:vit\.)?encoder\.layer\.(\d+)\.",
         (
-            (r"(vit\.)?pooler\..*", None),  # of no use to classes
+            (r"(vit\.)?pooler\..*", None),  # not used for classification
             (r"(embeddings|encoder|layernorm)\.(.*)", r"vit.\1.\2"),
         ),
     ),

@@ -17,7 +17,7 @@ from wholestep.nn.layers.linear import positive
 
 
 def unet(inputs: int = 3, outputs: int = 2, width: int = 64, depth: int = 4, dtype: object = "float32") -> UNet:
-    """A U-Net whose result has the size of the image: a score for each pixel and class.
+    """A U-Net whose output has the size of the image: a score for each pixel and class.
 
     Args:
         width: channels of the first level; each one below has twice as many.
@@ -60,7 +60,7 @@ class UNet(Module):
 
 
 def double(inputs: int, outputs: int, dtype: object) -> Sequential:
-    """Twice: a convolution, a norm, relu."""
+    """Two times a convolution, a norm and ReLU."""
     return Sequential(
         Conv2d(inputs, outputs, 3, padding=1, bias=False, dtype=dtype), BatchNorm2d(outputs, dtype=dtype), ReLU(),
         Conv2d(outputs, outputs, 3, padding=1, bias=False, dtype=dtype), BatchNorm2d(outputs, dtype=dtype), ReLU(),

@@ -1,4 +1,4 @@
-"""Classes that are made at run time, for one layer or one network: `pickle` and `copy` make them again by a recipe."""
+"""Classes that are created at run time for one layer or one network: `pickle` and `copy` recreate them from a recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class Recipe:
-    """`factory(*arguments)` returns the class; arguments that are such classes are recipes themselves."""
+    """How to recreate a class: `factory(*arguments)` returns it; arguments that are such classes are recipes
+    themselves.
+    """
 
     factory: Callable[..., type]
     arguments: tuple[Any, ...]
@@ -19,7 +21,7 @@ class Recipe:
 def make_subclass(
     kind: type, body: Mapping[str, Any], factory: Callable[..., type], *arguments: Any, name: str | None = None
 ) -> type[Any]:
-    """A subclass of `kind` under its name, which `factory(*arguments)` makes; its instances can be pickled.
+    """A subclass of `kind` that `factory(*arguments)` creates, so that its instances can be pickled.
 
     The factory is a function of a module, the arguments are classes and plain values.
     """

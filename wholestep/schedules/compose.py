@@ -15,7 +15,7 @@ from wholestep.schedules.plateau import ReduceOnPlateau
 
 @dataclass(frozen=True)
 class Warmup(Schedule):
-    """peak·(n + 1)/steps for `steps`, then `after`, which starts from its own 0; the peak is `after(0)`.
+    """Linear warm-up peak·(n + 1)/steps for `steps`, then `after`, counted from 0; the peak is `after(0)`.
 
     The first update is not wasted on a rate of 0.  A number stands for a constant.
 
@@ -53,7 +53,7 @@ class Warmup(Schedule):
 
 @dataclass(frozen=True)
 class Sequence(Schedule):
-    """One schedule after another: the next begins, from its own 0, at each milestone.
+    """One schedule after another: at each milestone the next one begins, counted from 0.
 
     Example: `ws.schedules.Sequence((ws.schedules.Constant(0.1), ws.schedules.Cosine(0.1, 90)), milestones=(10,))`.
     """
@@ -94,7 +94,7 @@ class Sequence(Schedule):
 
 @dataclass(frozen=True)
 class Chained(Schedule):
-    """The product of the factors of all schedules:  lr·Π sᵢ(n)/lr.
+    """The product of the factors of all schedules: lr·Π sᵢ(n)/lr.
 
     A schedule with an `lr` of None has this one's.
 

@@ -39,7 +39,7 @@ class Hyperparameters:
 
     @property
     def schedule(self) -> LiveSchedule:
-        """The schedule of the learning rate, or the only one."""
+        """The schedule of the learning rate, or else the only schedule."""
         live = self.schedules
         if not live:
             raise UsageError("this session has no schedule; build it with schedule=ws.schedules.Cosine(1e-3, 1000).")
@@ -86,7 +86,7 @@ class Hyperparameters:
         """
         programs = self._programs
         compiled = programs.need("another optimizer")
-        from wholestep.optim.core.names import get  # few sessions change their optimizer
+        from wholestep.optim.core.names import get  # imported here because few sessions change their optimizer
 
         optimizer = get(optimizer)
         definition, scalars = compiled.definition, programs.scalars

@@ -67,7 +67,7 @@ class LossScale:
     # -- in a step -----------------------------------------------------------------------------------------------
 
     def now(self, graph: Graph) -> Tensor:
-        """The scale of this step, a float32 scalar."""
+        """The scale of the current step, a float32 scalar."""
         state = _state(graph, SCALE, 0.0, "float32")  # 0 before the first step
         return where(state > 0.0, state, self._scalar(graph, "init").astype("float32"))
 
@@ -80,7 +80,7 @@ class LossScale:
         return unscale_gradients(scaled, scale)
 
     def update(self, graph: Graph, optimizer: Optimizer, params: Any, grads: Any) -> Tensor:
-        """The optimizer's update if all gradients are finite, else none; then the update of the scale.
+        """Update the parameters if all gradients are finite; then update the scale.
 
         Returns the number of elements that are not finite: 0 in a step that is not skipped.
         """
@@ -103,7 +103,9 @@ class LossScale:
         return bad
 
     def advanced(self, graph: Graph, fine: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The states of the scale and their next values: larger after enough finite steps, smaller after any other."""
+        """The next values of the scale's states: a larger scale after enough finite steps, a smaller one after a
+        non-finite step.
+        """
         scale, good = self.now(graph), _state(graph, GOOD, 0, "int64")
         counted = good + 1
         growth, backoff = (self._scalar(graph, name).astype("float32") for name in ("growth", "backoff"))

@@ -92,7 +92,7 @@ def apply_graph(graph: Graph, optimizer: Optimizer) -> ir.IRGraph:
 
 
 def observe_graph(graph: Graph) -> ir.IRGraph:
-    """The output of every layer: of each module that was called, else of each op that is a layer."""
+    """The output of every layer: of each called module, or without modules of each op that is a layer."""
     roots = [prediction_of(graph).node]
     seen = {} if graph.modules is None else graph.modules.outputs
     layers = {path: t.node for path, t in seen.items() if path}

@@ -48,7 +48,7 @@ def train_graph(
     declared = select_parameters(step, trainable)
     if has_own_updates_only(step):
         step.set_outputs({"loss": step.constant(math.nan, "float32")})
-        declared = []  # the recorded updates are all updates
+        declared = []  # the recorded updates are complete
     loss = loss_of(step)
     params = reachable_parameters(loss, optimizer.trainable(declared), options.unused)
     scale = None if options.loss_scale is None else options.loss_scale.now(step)
@@ -83,7 +83,8 @@ def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, options: Ste
 
         GradientNorm().record(step, extra[GRAD_NORM], extra[GRAD_NORM])
     if options.may_skip:
-        # With a loss scale alone only gradients count: a loss of no rows is NaN, and its gradients are 0, at any scale.
+        # With a loss scale only gradients are checked: a loss without rows is NaN, but its gradients are 0 at any
+        # scale.
         watched = grads if options.nonfinite == "ignore" else [slopes.loss, *grads]
         extra[NONFINITE] = bad = count_nonfinite(watched)
         # Gradients depend on the check, so that no kernel computes and stores an update before it.

@@ -10,7 +10,7 @@ from wholestep.optim import SGD, Adam, Optimizer
 
 
 def need_integer(name: str, value: object, least: int, *, optional: bool = False) -> None:
-    """OptionError unless the value is an integer of at least `least`, or None if it is `optional`."""
+    """Raise OptionError unless the value is an integer of at least `least`, or None if it is `optional`."""
     if (value is None and optional) or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
         return
     other = ", or None" if optional else ""

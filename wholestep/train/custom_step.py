@@ -23,7 +23,7 @@ from wholestep.train.step_source import updates_of
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
 
-# Arguments of `fit` that a step function defines itself, and how.
+# Arguments of `fit` that a step function defines itself, and where.
 DEFINED_BY_STEP = {
     "loss": "the first output that it returns is the loss",
     "optimizer": "ws.Adam().update(g, params, grads) there",

@@ -47,15 +47,16 @@ if TYPE_CHECKING:
     from wholestep.data.tables.encoder import Encoder
     from wholestep.distributed.workers import Workers
 
-SECONDS = 60.0  # between two checkpoints of a long epoch
-LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # fields of `TrainConfig` too
+SECONDS = 60.0  # the time between two checkpoints within an epoch
+LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # fields that `TrainConfig` has too
 BY_NAME = "loss_weights"  # a mapping that may be None before one of its values is set
 UNNOTED = ("data", "checkpoint", "resume", "exact", "progress")  # fields that do not affect the numbers of a run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A model, its data and how it is trained: the arguments of `ws.fit`, and `test`, data for `wholestep evaluate`.
+    """The arguments of `ws.fit` as a record: a model, its data, how it is trained; and `test`, data for `wholestep
+    evaluate`.
 
     A script for `wholestep train` has a function that returns one.
 
@@ -183,12 +184,12 @@ class Experiment:
 
     def __post_init__(self) -> None:
         need_workers(self.workers)
-        if not isinstance(self.model, Step):  # which has its own
+        if not isinstance(self.model, Step):  # a step has its own loss and optimizer
             object.__setattr__(self, "optimizer", optimizer_of(self.schedule, self.optimizer) or AdamW())
 
     @property
     def data_seed(self) -> int:
-        """The seed of the order of rows and of those held out."""
+        """The seed of the order of rows and of the choice of validation rows."""
         return seed_or_default(self.seed)
 
     def having(self, settings: Mapping[str, Any]) -> Experiment:
@@ -206,12 +207,12 @@ class Experiment:
         """
         run = as_launched(dev_run_of(self.having(settings)))
         if run.workers is not None and run.workers.engine == "ray":
-            from wholestep.distributed.launch.ray import fit_on_ray  # needs a Ray cluster
+            from wholestep.distributed.launch.ray import fit_on_ray  # imported here because it needs Ray
 
             return fit_on_ray(run, config)
         launch = read_launch()
         if run.checkpoint is not None and (launch is None or launch.rank == 0):
-            need_free(Path(run.checkpoint))  # before anything is compiled
+            need_free(Path(run.checkpoint))  # checked before anything is compiled
         trainer, loader = run.trainer()
         trainer.started_with = {**trainer.started_with, **(config or {})}
         if run.progress is not False:

@@ -166,12 +166,12 @@ def _epoch(stored: Any) -> EpochStats:
     return EpochStats(**stored)
 
 
-FEW = 10  # values of a curve that is printed as one line of bars and numbers
+FEW = 10  # the most values of a curve that is printed as one line of bars and numbers
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def text_plots(curves: Mapping[str, list[float]]) -> str:
-    """Curves below each other; of few epochs each is one line."""
+    """Curves one below the other; a curve of few epochs is one line."""
     if any(len(values) > FEW for values in curves.values()):
         return "\n\n".join(text_plot(name, values) for name, values in curves.items())
     width = max(map(len, curves), default=0)
@@ -204,7 +204,7 @@ def text_plot(name: str, values: list[float], width: int = 60, height: int = 10)
 
 
 def _draw(epochs: list[int], curves: Mapping[str, list[float]], path: Path) -> None:
-    """One panel for each number, with its validation."""
+    """Draw one panel for each number, together with its validation values."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

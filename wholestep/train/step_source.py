@@ -23,7 +23,7 @@ from wholestep.train.config import TrainConfig
 
 
 class Loader(Protocol):
-    """What `Trainer.train` needs of its data."""
+    """The methods of a loader that `Trainer.train` uses."""
 
     def shuffle(self, epoch: int, /) -> None: ...
 
@@ -39,16 +39,16 @@ class StepSource:
         self.session, self.config = session, config
         self.step_options = session._programs.step_options
         self.accumulate = self.step_options.batches_per_update
-        self.unchanged: DataCache | None = None  # of a run whose data does not change between epochs
+        self.unchanged: DataCache | None = None  # cache for data that does not change between the epochs of a run
 
     def prepare(self, loader: Loader) -> None:
-        """Compile and copy before the first epoch, so that this is not part of its time."""
+        """Compile and copy before the first epoch, so that its measured time does not include this."""
         table = arrays_of(loader)
         if table is not None and isinstance(loader, DataLoader) and self.unchanged is not None:
             self.session.prepare_to_run(self.named_table(table), self.rows_of_update(loader), self.unchanged)
 
     def count(self, loader: Loader) -> int | None:
-        """Updates of an epoch; None if the loader has no length."""
+        """The number of updates in an epoch; None if the loader has no length."""
         return updates_of(loader, self.accumulate)
 
     def check_sizes(self, loader: Loader) -> None:
@@ -70,14 +70,14 @@ class StepSource:
         loader.seek(epoch, min(update * self.accumulate, len(loader)))
 
     def rows_of_update(self, loader: DataLoader) -> int:
-        """Rows of a complete update."""
+        """The number of rows of a complete update."""
         return rows_of_batch(loader) * self.accumulate
 
     def of_epoch(
         self, loader: Loader, epoch: int, start: int, every: int | None, pause: int | None = None
     ) -> Iterator[StepRange]:
         """The updates of an epoch from `start` on, `every` at a time at most and none past a multiple of `pause`."""
-        if start == self.count(loader):  # resumed where an epoch's steps were done and nothing was measured yet
+        if start == self.count(loader):  # resumed after an epoch's last step, before its metrics were computed
             self.session.state.epoch = epoch + 1
             return iter(())
         table = arrays_of(loader)
@@ -204,7 +204,7 @@ def _batches(loader: Loader, epoch: int, start: int) -> Iterator[Any]:
 
 
 def updates_of(loader: Loader, accumulate: int) -> int | None:
-    """Updates of an epoch; None if the loader has no length."""
+    """The number of updates in an epoch; None if the loader has no length."""
     try:
         return -(-len(loader) // accumulate)  # type: ignore[arg-type]
     except (TypeError, UsageError):
@@ -224,7 +224,7 @@ def need_batches(loader: Loader) -> None:
 
 
 def rows_of_batch(loader: DataLoader) -> int:
-    """Rows of a full batch, at most all rows of the data."""
+    """The number of rows of a full batch, at most all rows of the data."""
     table = loader.arrays()
     return loader.batch_size if table is None else min(loader.batch_size, len(table))
 

@@ -1,4 +1,4 @@
-"""Synchronisation of workers.
+"""Synchronisation of the workers of a run.
 
 All workers run the same loop.  Local decisions (by the clock, by a signal, in a user-defined callback) are exchanged at
 safe points, where all have made the same steps.

@@ -18,7 +18,7 @@ class Column:
 
     values: Array  # numbers, booleans, datetime64[us], or str as objects
     missing: Array  # booleans
-    categorical: bool = False  # numbers too are names then
+    categorical: bool = False  # are numeric values names of categories?
 
     def __len__(self) -> int:
         return len(self.values)

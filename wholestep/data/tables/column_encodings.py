@@ -12,7 +12,7 @@ from wholestep.data.tables.column import Array, Column, need_finite
 from wholestep.data.tables.frame_data import need_targets
 from wholestep.errors import InputError
 
-MOST_WORDS = 32  # of a text; later words are ignored
+MOST_WORDS = 32  # the most words of a text; later words are ignored
 UNSEEN = 0  # the code of values that the training rows do not have
 WORD = re.compile(r"\w+")
 Label = bool | int | float | str
@@ -53,7 +53,7 @@ class Dates:
     std: float
     gaps: bool
     clock: bool
-    notation: str = ISO  # of dates that come as text: one of `NOTATIONS`
+    notation: str = ISO  # the notation of dates given as text: one of `NOTATIONS`
 
     def encode(self, column: Column) -> list[Array]:
         dates = np.where(column.missing, np.datetime64(0, "us"), column.values)
@@ -68,7 +68,7 @@ class Dates:
 
 
 def parts_of_dates(values: Array) -> tuple[Array, Array]:
-    """Seconds since 1970, and since midnight."""
+    """The seconds since 1970, and the seconds since midnight."""
     micro = values.astype("M8[us]").astype(np.int64)
     return micro / 1e6, micro % 86_400_000_000 / 1e6
 
@@ -198,7 +198,7 @@ def parse_dates(cells: Sequence[str], notation: str) -> Array | None:
         texts.append(f"{year}-{month:0>2}-{day:0>2}T{time or '00:00'}")
     try:
         return np.array(texts, "M8[us]")
-    except ValueError:  # the 31st of April, the 13th month, 25 o'clock
+    except ValueError:  # e.g. the 31st of April, the 13th month, 25 o'clock
         return None
 
 

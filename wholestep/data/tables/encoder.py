@@ -46,7 +46,8 @@ ADVICE = {
     AMBIGUOUS_DATES: "dates that can be read with the day first or the month first; until you say which, they are "
     "encoded as text: encoder=ws.data.Encoder(dayfirst=True), or dayfirst=False.",
 }
-_WARNED: set[tuple[str, SourceLine]] = set()  # the folds of a cross-validation warn once; `warnings` forgets in between
+# a cross-validation warns once for all folds, although `warnings` forgets in between
+_WARNED: set[tuple[str, SourceLine]] = set()
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class Encoder:
                     f"Encoder: the dates in {name!r}, e.g. {column.present[0]!r}, can be read with the day first or "
                     "the month first; say which: dayfirst=True or dayfirst=False."
                 )
-            return wanted or ISO  # for the error that names the first cell
+            return wanted or ISO  # for the error, which names the first invalid cell
         return None
 
     def _remark(self, name: str, column: Column, part: Part) -> str:

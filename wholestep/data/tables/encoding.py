@@ -36,11 +36,11 @@ IGNORED = "not used"
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """What the training rows of a column looked like: for the report only, nothing is computed from it."""
+    """A summary of a column in the training rows, used only by the report."""
 
     name: str
     holds: str  # "int64", "text", "date", "category", …
-    missing: int  # rows without a value
+    missing: int  # number of rows without a value
     remark: str = ""
 
     @staticmethod
@@ -66,7 +66,7 @@ class Encoding:
     categories: tuple[Categories, ...] = ()
     words: tuple[Words, ...] = ()
     target: Target | Classes | None = None
-    summary: tuple[ColumnSummary, ...] = ()  # of every column of the training rows, in their order
+    summary: tuple[ColumnSummary, ...] = ()  # one per column of the training rows, in order
 
     def __repr__(self) -> str:
         return report(self)
@@ -89,7 +89,7 @@ class Encoding:
 
     @property
     def entries(self) -> tuple[int, int]:
-        """Rows of the embedding tables of categories and of words; row 0 of each is for unknown values."""
+        """The number of rows in the embedding tables of categories and of words; row 0 of each is for unknown values."""
         return 1 + sum(c.size for c in self.categories), 1 + sum(w.size for w in self.words)
 
     @property

@@ -26,7 +26,7 @@ class Framed:
         return len(self.inputs)
 
     def select(self, rows: Array) -> Framed:
-        """The same at these row indices."""
+        """Select the rows at these indices."""
         target = self.target.select(rows) if isinstance(self.target, Column) else self.target
         return Framed(
             self.inputs.select(rows),

@@ -162,7 +162,7 @@ class SocketTransport:
 
 
 class Subset:
-    """The transport of some ranks of a job."""
+    """The transport between some ranks of a job."""
 
     engine = SocketTransport.engine
 

@@ -1,4 +1,4 @@
-"""Attention in several heads."""
+"""Multi-head attention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MultiHeadAttention(Module):
-    """softmax(q·kᵀ/√d)·v in several heads (arXiv:1706.03762), with PyTorch's names: in_proj_weight, out_proj.
+    """Multi-head attention, softmax(q·kᵀ/√d)·v (arXiv:1706.03762), with PyTorch's names: in_proj_weight, out_proj.
 
     Args:
         width: of the input and the output.
@@ -84,7 +84,7 @@ class MultiHeadAttention(Module):
         self.in_proj_weight = weight((rows, width), initializers.xavier_uniform() if init is None else init, dtype)
         self.in_proj_bias = parameter((rows,), 0.0, dtype) if bias else None
         self.out_proj = Linear(heads * each, width, bias, dtype, init)
-        if bias:  # zeros, as PyTorch has them here alone
+        if bias:  # biases start as zeros, as in PyTorch's attention
             self.out_proj.bias = parameter((width,), 0.0, dtype)
         self.split = None if not split else "heads"
         if split:
@@ -111,7 +111,7 @@ class MultiHeadAttention(Module):
         q, k = (turn(q), turn(k)) if self.rotary else (q, k)
         mixed = attention(
             q, k, v, causal=self.causal or causal, mask=mask, dropout=self.dropout
-        )  # (batch, heads, time, each)
+        )  # (batch, heads, time, head width)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape((*x.shape[:2], self.heads * self.head_width)))
         return out
 

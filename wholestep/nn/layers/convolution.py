@@ -78,7 +78,7 @@ class AnyConv(Module):
             )
 
     def _hint(self, x: Tensor) -> str:
-        """What images of another library, or without an axis of channels, need."""
+        """A hint for images in another layout, or without a channel axis."""
         axes = len(self.kernel)
         if x.ndim == 1 + axes and self.inputs == 1:
             return " Add the axis of channels: x[:, None]."
@@ -135,7 +135,7 @@ class Conv3d(AnyConv):
 
 
 class AnyConvTranspose(AnyConv):
-    """What transposed convolutions share; weight (inputs, outputs / groups, ...) as in PyTorch."""
+    """The base class of transposed convolutions; weight (inputs, outputs / groups, ...) as in PyTorch."""
 
     function: Callable[..., Tensor]
 
@@ -183,7 +183,7 @@ class ConvTranspose1d(AnyConvTranspose):
 
 
 class ConvTranspose2d(AnyConvTranspose):
-    """The adjoint of a convolution (`ws.conv_transpose2d`), which makes images larger: stride 2 doubles them.
+    """A transposed convolution (`ws.conv_transpose2d`), which enlarges images: stride 2 doubles their size.
 
     Weight (inputs, outputs / groups, KH, KW) and bias start as in PyTorch.
 
@@ -207,7 +207,7 @@ class ConvTranspose3d(AnyConvTranspose):
 
 
 class SeparableConv2d(Module):
-    """A convolution of each channel by itself, then one of single pixels that mixes them (arXiv:1610.02357).
+    """A depthwise convolution followed by a 1 x 1 convolution that mixes the channels (arXiv:1610.02357).
 
     Args:
         multiplier: how many channels the first makes of each.

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class Recurrent(Module):
-    """What RNN, LSTM and GRU share: stacked layers, directions, biases, the order of axes."""
+    """The base class of RNN, LSTM and GRU: stacked layers, directions, biases, the order of axes."""
 
     _cell = RNN_CELLS["tanh"]
     gates = 1
-    states = 1  # of one cell: h, and c of an LSTM
+    states = 1  # states of one cell: h, and for an LSTM also c
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Recurrent(Module):
             )
 
     def _first(self, steps: Tensor, state: Any) -> tuple[Tensor, ...]:
-        """The state before the first step, one tensor (layers · directions, batch, hidden) per part of it."""
+        """The initial state, as a tensor (layers · directions, batch, hidden) for each of its parts."""
         batch: Extent = steps.shape[1]
         shape = (self.num_layers * self.directions, batch, self.hidden)
         if state is None:
@@ -136,7 +136,7 @@ class Recurrent(Module):
         return tuple(given)
 
     def _run(self, number: int, inputs: Tensor, state: State, reverse: bool) -> tuple[State, Tensor]:
-        """One layer in one direction: the state after the last step, and all outputs."""
+        """Run one layer in one direction; return the state after the last step and all outputs."""
         suffix = self._suffixes(number // self.directions)[number % self.directions]
         w, u = getattr(self, "weight_ih" + suffix), getattr(self, "weight_hh" + suffix)
         biases = (getattr(self, "bias_ih" + suffix), getattr(self, "bias_hh" + suffix)) if self.bias else (None, None)

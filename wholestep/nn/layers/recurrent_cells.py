@@ -1,4 +1,4 @@
-"""One step of a recurrent layer, under PyTorch's names: `weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`."""
+"""Recurrent cells: one step of a recurrent layer, under PyTorch's names `weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wholestep.nn.module.parameter import parameter, weight
 
 
 class _Cell(Module):
-    """A step of `layer`, with weights of its own."""
+    """The base class of cells: one step of `layer`, with weights of its own."""
 
     layer: type[Recurrent]
     weight_ih: Tensor
@@ -43,7 +43,7 @@ class _Cell(Module):
         self.bias_hh = parameter((rows,), start, dtype) if bias else None
 
     def forward(self, x: Tensor, state: Any = None) -> Any:
-        """The state after a step, of an LSTM the pair (h, c).
+        """The state after a step; for an LSTM the pair (h, c).
 
         Args:
             x: (batch, inputs).

@@ -1,4 +1,4 @@
-"""Methods of `Module` that take arrays, files and specs.  What they need of later stages is imported when called."""
+"""Methods of `Module` for arrays, files and specs.  They import later stages when they are called."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def predict(
     device: str = "cpu",
     **named: object,
 ) -> Any:
-    """The outputs for arrays, with the model's weights as they are now; nothing is dropped or changed.
+    """The outputs for arrays, with the current weights; dropout is off, and no state changes.
 
     Inputs are arrays, in the order or by the names of `forward`'s arguments; or a frame; or one data set with `len` and
     `[i]`, whose inputs are read into memory and whose targets are left alone.  No rows give outputs of no rows.
@@ -57,7 +57,7 @@ def predict_classes(
     device: str = "cpu",
     **named: object,
 ) -> Any:
-    """The most probable class of each row, as a number; of scores of yes or no 1 or 0 for each of them.
+    """The most probable class of each row as an integer; for binary scores 1 or 0 each.
 
     A model that was trained on a frame gives the labels of its target.  `scores` is "softmax" or "sigmoid" for a
     model that has met no loss; the other arguments are those of `predict`.
@@ -72,7 +72,7 @@ def predict_classes(
 
 
 def _inputs_by_name(self: Module, function: str, named: dict[str, Any]) -> dict[str, Any]:
-    """Inputs by name, without what Keras' method of that name takes: `verbose=0`."""
+    """Inputs by name, without the arguments that Keras' method of that name has, such as `verbose=0`."""
     if not named:
         return named
     from inspect import signature
@@ -81,7 +81,7 @@ def _inputs_by_name(self: Module, function: str, named: dict[str, Any]) -> dict[
 
 
 def activations(self: Module, *inputs: object, **named: object) -> dict[str, np.ndarray[Any, Any]]:
-    """What each layer inside gives for arrays, by its name, as in evaluation: all rows at once.
+    """The output of each inner layer for arrays, by layer name, as in evaluation; all rows at once.
 
     Example: `model.activations(x[:8])["0"]` is what the first layer of a Sequential gives.
     """
@@ -102,7 +102,7 @@ def evaluate(
     device: str = "cpu",
     nonfinite: str = "raise",
 ) -> dict[str, Any]:
-    """The loss and the metrics of the model over data, by name; nothing is dropped or changed.
+    """The loss and the metrics of the model over data, by name; dropout is off, and no state changes.
 
     Args:
         x: inputs, an array or a dict of arrays; or whole data, as `ws.fit` takes it, when `y` is left out.
@@ -133,7 +133,7 @@ def state_dict(self: Module) -> dict[str, np.ndarray[Any, Any]]:
 
 
 class StateDictCopies(dict[str, "np.ndarray[Any, Any]"]):
-    """Copies of the numbers of a module, by name.  An optimizer refuses them: nobody would see the change."""
+    """Copies of a module's arrays by name.  An optimizer rejects them, since updating a copy would have no effect."""
 
     holds_copies = True
 
@@ -141,7 +141,7 @@ class StateDictCopies(dict[str, "np.ndarray[Any, Any]"]):
 def load_state_dict(
     self: Module, values: Mapping[str, object], strict: bool = True, rename: Rename | None = None
 ) -> LoadReport:
-    """Take numbers by name from arrays (or a torch `state_dict`); the report says what did not match.
+    """Load arrays by name (or a torch `state_dict`); the returned report lists what did not match.
 
     Nothing changes unless everything that is to be loaded fits.
 
@@ -168,7 +168,7 @@ def save(self: Module, path: str | PathLike[str]) -> None:
 
 
 def load(self: Module, path: str | PathLike[str], strict: bool = True, rename: Rename | None = None) -> LoadReport:
-    """Read weights by name; nothing changes unless the file is whole and everything that is to be loaded fits.
+    """Read weights by name; nothing changes unless the file is complete and everything to be loaded fits.
 
     Args:
         path: what `save` wrote, under any name; a safetensors file; an index of shards, `model.safetensors.index.json`;

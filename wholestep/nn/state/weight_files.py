@@ -1,4 +1,4 @@
-"""Arrays by name from the files that weights are published in: safetensors, one or many, and torch's own."""
+"""Read arrays by name from published weights: safetensors files, sharded ones, and torch's format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READABLE = frozenset(
 )  # fmt: skip
 TORCH = frozenset({".pt", ".pth", ".bin", ".ckpt"})
 INDEX = ".index.json"  # suffix of the index of a sharded file
-# What a folder is looked through for, in this order.
+# Files to look for in a folder, in this order.
 IN_FOLDER = (
     *("model.safetensors.index.json", "model.safetensors"),
     *("pytorch_model.bin.index.json", "pytorch_model.bin"),
@@ -28,8 +28,7 @@ IN_FOLDER = (
 
 
 def read_weights(path: Path) -> dict[str, Array]:
-    """The arrays of a file, of all shards of an index, or of what a folder holds; bfloat16 as the float32 of the same
-    value."""
+    """The arrays of a weights file, of all shards of an index, or of a folder; bfloat16 is converted to float32."""
     if path.is_dir():
         path = weights_in(path)
     if path.name.endswith(INDEX):
@@ -38,7 +37,7 @@ def read_weights(path: Path) -> dict[str, Array]:
 
 
 def is_torch_file(path: Path) -> bool:
-    """Did torch write a file?  Its first bytes tell, whatever its name; a name alone where there is no such file."""
+    """Was the file written by torch?  Decided by its first bytes, or by its name if the file does not exist."""
     try:
         with path.open("rb") as file:
             head = file.read(9)
@@ -49,7 +48,7 @@ def is_torch_file(path: Path) -> bool:
 
 
 def weights_in(folder: Path) -> Path:
-    """The file of weights, or the index of its shards, that a folder has."""
+    """The weights file, or the index of its shards, in a folder."""
     for name in IN_FOLDER:
         if (folder / name).is_file():
             return folder / name
@@ -93,7 +92,7 @@ def _read_shards(index: Path) -> dict[str, Array]:
 
 
 def _read_torch(path: Path) -> dict[str, Array]:
-    """A `state_dict` that torch saved, read by torch without running anything that the file brings."""
+    """Read a `state_dict` saved by torch; nothing in the file is executed."""
     if not path.is_file():
         raise CheckpointError(f"there is no file {path}.")
     try:
@@ -114,7 +113,7 @@ def _read_torch(path: Path) -> dict[str, Array]:
 
 
 def _tensors(loaded: object, path: Path) -> dict[str, Any]:
-    """The tensors by name; of a checkpoint with more in it, those of its `state_dict` or `model`."""
+    """The tensors by name; for a checkpoint with other content, those of its `state_dict` or `model`."""
     for inner in ("state_dict", "model", "model_state_dict"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(inner), Mapping):
             loaded = loaded[inner]
@@ -161,7 +160,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def _brain_floats(path: Path, names: list[str]) -> dict[str, Array]:
-    """bfloat16 is the upper half of a float32.  The file is whole: safetensors has opened it."""
+    """Read bfloat16 as the upper half of a float32.  The file is known to be complete: safetensors has opened it."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header, found = json.loads(file.read(length)), {}

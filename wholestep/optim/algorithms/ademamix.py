@@ -71,7 +71,7 @@ class AdEMAMix(Optimizer):
 
     @staticmethod
     def _slow(s: Scalars, t: Tensor) -> tuple[Tensor, Tensor]:
-        """α and β₃ of an update."""
+        """The values of α and β₃ for an update."""
         if "warmup" not in s:
             return s["alpha"], s["beta3"]
         done = fn.minimum(t / s["warmup"], 1.0)

@@ -1,4 +1,4 @@
-"""LARS: momentum whose rate is, parameter by parameter, in proportion to the size of the weights."""
+"""LARS: momentum with each parameter's learning rate proportional to the norm of its weights."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Prodigy(Optimizer):
     def _sums(
         self, graph: Graph, s: Scalars, params: Sequence[Tensor], grads: Sequence[Tensor], pull: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """w₀ and the new s of every parameter."""
+        """The initial weight w₀ and the new s of every parameter."""
         starts, sums = [], []
         for w, g, first in zip(params, grads, self.by_update(graph, params, lambda t: t < 2.0), strict=True):
             start, total = self.state(graph, w, "start"), self.state(graph, w, "s")
@@ -91,7 +91,8 @@ class Prodigy(Optimizer):
 
     @staticmethod
     def _estimate(s: Scalars, d: Tensor, d_max: Tensor, r: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """The new d, and the largest d̂ so far.  From d0 it may grow by any factor, later by `growth_rate`.
+        """The new d, and the largest d̂ so far.  The first increase from d0 is unlimited, later ones by at most
+        `growth_rate`.
 
         Without a gradient other than 0 so far, d stays.
         """
@@ -112,6 +113,6 @@ class Prodigy(Optimizer):
         graph.update(m, new_m)
         graph.update(v, new_v)
         start = w * (1.0 - rate * s["weight_decay"]) if "weight_decay" in s and self.decays(w) else w
-        # Before the first gradient other than 0 both are 0, and so is the step.
+        # Before the first nonzero gradient both are 0, and so is the step.
         below = new_v.sqrt() + new_d * s["eps"]
         return start - rate * new_m / fn.where(below > 0.0, below, 1.0)

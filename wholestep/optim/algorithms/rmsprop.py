@@ -1,4 +1,4 @@
-"""RMSprop and Adagrad: the gradient over the root of its own squares."""
+"""RMSprop and Adagrad: the gradient divided by the root of its accumulated squares."""
 
 from __future__ import annotations
 

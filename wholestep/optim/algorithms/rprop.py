@@ -1,4 +1,4 @@
-"""Rprop: steps by the signs of gradients alone."""
+"""Rprop: steps that depend only on the signs of gradients."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class SGD(Optimizer):
             return g
         velocity, fresh = self.state(graph, w, "velocity"), g
         if "dampening" in s:
-            # The first gradient is not dampened: velocity starts as the gradient itself.
+            # The first gradient is not dampened: the velocity starts as the gradient itself.
             fresh = (1.0 - s["dampening"] * fn.minimum(self.update_number(graph, w) - 1.0, 1.0)) * g
         moved = s["momentum"] * velocity + fresh
         graph.update(velocity, moved)

@@ -1,4 +1,4 @@
-"""AGC: an optimizer whose gradients are clipped by the size of the weights."""
+"""AGC: a wrapper that clips gradients relative to the norm of the weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wholestep.optim.wrappers.weight_averaging import Wrapper
 
 @dataclass(frozen=True)
 class AGC(Wrapper):
-    """Adaptive gradient clipping (arXiv:2102.06171) before an optimizer; see `ws.optim.clip_adaptively`:
+    """A wrapper for adaptive gradient clipping (arXiv:2102.06171); see `ws.optim.clip_adaptively`:
 
         g ← g·min(1, clipping·max(‖w‖, eps)/‖g‖), for each row of a weight
 

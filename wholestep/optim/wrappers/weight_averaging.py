@@ -1,4 +1,4 @@
-"""Optimizers around an optimizer: averages of the weights, and weights that look ahead."""
+"""Wrappers of optimizers: averages of the weights, and Lookahead."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from wholestep.optim.core.options import Number, number, runtime_numbers
 
 @dataclass(frozen=True)
 class Wrapper(Optimizer):
-    """An optimizer around another one, whose groups, freezing and learning rate it uses."""
+    """The base class of optimizers that wrap another one and use its groups, freezing and learning rate."""
 
     optimizer: Optimizer
-    # Options of the inner optimizer only.
+    # Options that only the inner optimizer has.
     decay_on: tuple[str, ...] | None = field(init=False, default=None)
     groups: tuple[Group, ...] = field(init=False, default=())
     maximize: bool = field(init=False, default=False)
@@ -58,7 +58,7 @@ class Wrapper(Optimizer):
         return type(self).__name__, self.name, tuple(self.runtime_values()), self.optimizer.structure()
 
     def named(self, name: str) -> Self:
-        """The inner optimizer gets the name; this one is called `<name>.<own name>`."""
+        """The same wrapper with `name` for the inner optimizer; the wrapper is called `<name>.<own name>`."""
         return replace(self, optimizer=self.optimizer.named(name), name=f"{name}.{self.name}")
 
     @property
@@ -120,14 +120,14 @@ class SWA(Wrapper):
     every: Number = number(1, low=1, trial=1.0)
     name: str = field(default="swa", kw_only=True)
 
-    slot: ClassVar[str] = "ema"  # the update counter of all averages
+    slot: ClassVar[str] = "ema"  # the update counter that all averages share
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         new = self.optimizer.apply(graph, params, grads)
         s = self.scalars(graph)
 
         def fresh(t: Tensor) -> Tensor:
-            """The share of the weights in the mean: 1 until `start` and for the first that count."""
+            """The weight of the new values in the mean: 1 until the first update that counts."""
             past = t - s["start"] - 1.0  # the update `start` + 1 is the first to count
             counts = fn.where(fn.mod(fn.maximum(past, 0.0), s["every"]) < 1.0, 1.0, 0.0)
             counted = fn.floor(fn.maximum(past, 0.0) / s["every"])

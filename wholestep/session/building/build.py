@@ -126,7 +126,7 @@ def build_inference_session(
     threads: int | None = None,
     options: CompileOptions | None = None,
 ) -> Session:
-    """A session that computes the outputs of a graph, or of a model: no backward pass, no optimizer, nothing changes.
+    """A session that computes the outputs of a graph or of a model, without a backward pass, an optimizer or updates.
 
     Args:
         inputs: of a model, what it takes, as of `build_session`.

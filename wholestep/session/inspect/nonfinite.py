@@ -36,10 +36,10 @@ class Origin:
 
     op: str  # "log"; of the backward pass "gradient of log"; of a leaf "input" or "parameter"
     name: str  # of a leaf
-    layer: str  # the path of the module; "" outside of layers
+    layer: str  # the path of the module; "" outside of modules
     line: SourceLine | None
     value: float  # nan, inf or -inf
-    index: tuple[int, ...]  # of the first such element
+    index: tuple[int, ...]  # index of the first such element
     operands: tuple[tuple[float, float], ...] = ()  # the smallest and largest value of each
 
     @property
@@ -65,7 +65,7 @@ class Origin:
 def _in(layer: str) -> str:
     if layer in (LOSS, UPDATE):
         return f" in the {layer.strip('()')}"
-    if layer.startswith("("):  # the model itself, by its class
+    if layer.startswith("("):  # the model itself is named by its class
         return f" in {layer.strip('()')}.forward"
     return f" in layer {layer!r}" if layer else ""
 

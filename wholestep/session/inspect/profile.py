@@ -38,7 +38,7 @@ BARRIER = -1
 class ProfileRecorder(Protocol):
     """Records the times of a profiled program."""
 
-    row: str  # what runs kernels: "thread", …
+    row: str  # the executor of the kernels: "thread", …
 
     def clear(self) -> None:
         """Discard the events so far."""
@@ -67,17 +67,17 @@ class KernelTime:
 
     @property
     def of_expected(self) -> float:
-        """Expected time / measured time; above 1 its data comes from caches."""
+        """Expected time / measured time; above 1 the data came from caches."""
         return self.expected / self.seconds if self.seconds else 0.0
 
     @property
     def gflops(self) -> float:
-        """Billions of floating-point operations a second."""
+        """Billions of floating-point operations per second."""
         return 1e-9 * self.flops / self.seconds if self.seconds else 0.0
 
     @property
     def gbytes(self) -> float:
-        """Billions of bytes moved a second."""
+        """Billions of bytes moved per second."""
         return 1e-9 * self.bytes / self.seconds if self.seconds else 0.0
 
 
@@ -106,10 +106,10 @@ class Profile:
     """The kernels of a step with their times; `str()` is a table, slowest first."""
 
     kernels: tuple[KernelTime, ...]
-    step_seconds: float  # of the median step, including the timers
-    waiting_seconds: float  # at barriers, of the thread that waits longest
+    step_seconds: float  # the median step, including the timers
+    waiting_seconds: float  # time at barriers, for the thread that waits longest
     steps: int
-    row: str  # what runs kernels: "thread", …
+    row: str  # the executor of the kernels: "thread", …
     timeline: tuple[tuple[int, KernelEvent], ...]  # (program, event) of all steps
     names: Mapping[tuple[int, int], str]  # (program, kernel) -> what it computes
     layers: KernelLayers = field(repr=False, compare=False)

@@ -34,7 +34,7 @@ class Stats:
 
     @staticmethod
     def together(name: str, parts: Sequence[Stats]) -> Stats:
-        """The statistics of several arrays together."""
+        """The statistics of several arrays, as if they were one."""
         size = sum(s.size for s in parts)
         mean = sum(s.mean * s.size for s in parts) / size
         norm = math.hypot(*(s.norm for s in parts))

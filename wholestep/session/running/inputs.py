@@ -25,8 +25,10 @@ class BoundInput:
     def __init__(self, name: str, type: TensorType, bounds: Sequence[Bound]) -> None:
         self.name, self.type, self.what = name, type, f"the input {name!r}"
         self.dtype: np.dtype[Any] = type.dtype.numpy
-        self.bounds = tuple(b.size for b in bounds if b.is_plain)  # its values are indices below each of these
-        self.partial = tuple(b for b in bounds if not b.is_plain)  # bounds on some elements, or with one excused value
+        # its values are indices and must be below each of these
+        self.bounds = tuple(b.size for b in bounds if b.is_plain)
+        # bounds on some elements, or with a value that is exempt
+        self.partial = tuple(b for b in bounds if not b.is_plain)
         self.shape: tuple[int, ...] | None = None
 
     def accept(self, value: object) -> AnyArray:
@@ -149,7 +151,7 @@ class Inputs:
                 array = self.stage(item, array)
             self._bind(item.name, array)
             item.shape = array.shape
-        if sizes != self.sizes:  # the same object tells a program that sizes have not changed
+        if sizes != self.sizes:  # the identical dict tells a program that sizes have not changed
             self.sizes = sizes
         return self.sizes
 
@@ -160,7 +162,7 @@ class Inputs:
         return staged
 
     def hold(self, item: BoundInput, value: object) -> AnyArray:
-        """A copy in the session's staging memory, for a later step."""
+        """Copy an array to the session's staging memory, for a later step."""
         array = item.accept(value)
         if array.size > self._program.staging(item.name).size:
             limits = tuple(evaluate(e, self._capacity) for e in item.type.shape)

@@ -29,7 +29,7 @@ class RowInputs:
     """The inputs that are split into batches along their first axis; others are passed whole."""
 
     names: tuple[str, ...]
-    extent: Extent  # of a batch, in the program
+    extent: Extent  # the extent of the batch axis in the program
 
     @property
     def symbol(self) -> str | None:
@@ -93,7 +93,7 @@ def _first_batch(arrays: Mapping[str, AnyArray], rows: RowInputs) -> dict[str, A
 
 
 def batch_rows(rows: RowInputs, capacity: Mapping[str, int], asked: int | None, count: int) -> int:
-    """Rows of a step."""
+    """The number of rows per step."""
     if rows.symbol is None:
         fixed = int(str(rows.extent))
         if asked not in (None, fixed):
@@ -134,7 +134,7 @@ class DataCache:
     def __init__(self) -> None:
         self._of: tuple[object, ...] = ()
         self._data: DataSet | None = None
-        self.kept: dict[object, Any] = {}  # by programs, as in an Epoch
+        self.kept: dict[object, Any] = {}  # by program, as in an Epoch
 
     def prepared(self, entry: EntryPoint, rows: RowInputs, arrays: Mapping[str, object]) -> DataSet:
         """The cached result of `prepare`."""
@@ -153,11 +153,11 @@ class RunOptions:
     batch_size: int | None
     begin_epoch: Callable[[], None]
     begin_slice: Callable[[], None]
-    raises: bool  # NonFiniteError for gradients that are not finite
-    every: int | None = None  # the largest number of updates of a slice
+    raises: bool  # raise NonFiniteError for gradients that are not finite?
+    every: int | None = None  # the most updates per slice
     seed: int = 0  # of the order
-    most: int | None = None  # updates of an epoch
-    pause: int | None = None  # a slice ends at each of an epoch's updates that is a multiple of it
+    most: int | None = None  # the most updates per epoch
+    pause: int | None = None  # slices end at multiples of this number of updates within an epoch
     observer: StepObserver | None = None
     unchanged: DataCache | None = None
 
@@ -221,7 +221,8 @@ def prepare_run(entry: EntryPoint, arrays: Mapping[str, object], batch_size: int
     rows = rows_of(entry.inputs, entry.plan)
     data = unchanged.prepared(entry, rows, arrays)
     batch = batch_rows(rows, entry.plan.sizes, batch_size, data.rows)
-    entry.program.epoch(_epoch_over(data, rows, batch, unchanged))  # a generator: nothing runs yet
+    # it is a generator: nothing runs before the first `next`
+    entry.program.epoch(_epoch_over(data, rows, batch, unchanged))
 
 
 def _epoch_over(data: DataSet, rows: RowInputs, batch: int, unchanged: DataCache) -> Epoch:
@@ -371,7 +372,7 @@ _RUN_OPTIONS = ("epochs", "shuffle", "start", "batch_size")
 
 def _refuse_typos(arrays: Mapping[str, object], inputs: Sequence[str]) -> None:
     """UsageError for a misspelt option of `run`, which would be taken for an input."""
-    from difflib import get_close_matches  # not needed for single steps
+    from difflib import get_close_matches  # imported here because single steps do not need it
 
     for name in arrays:
         close = get_close_matches(name, _RUN_OPTIONS, 1, 0.7)

@@ -33,13 +33,13 @@ WRITTEN, FAILED = b"+", b"-"  # the first byte of what rank 0 broadcasts
 
 
 def meet(group: RankGroup, folder: Path, step: int) -> Path | None:
-    """A new folder that all workers can write to; None if they do not share a file system."""
+    """Agree on a new folder that all workers can write to; None if they do not share a file system."""
     name = new_name(step)
     if group.rank == 0:
         try:
             (folder / name).mkdir(parents=True)
         except OSError:
-            name = ""  # rank 0 will write alone, and report the error
+            name = ""  # rank 0 will write everything, and report the error
     name = group.broadcast(name.encode()).decode()
     place = folder / name
     replies = group.gather(b"%d" % (bool(name) and os.access(place, os.W_OK)))
@@ -79,7 +79,9 @@ class ShardedWrite:
             self._result = {"error": str(error)}
 
     def _own(self, pieces: Mapping[str, StatePiece]) -> Mapping[str, StatePiece]:
-        """The shards that this worker writes: those replicated along the data axis are written by its first worker."""
+        """The shards that this worker writes: shards replicated along the data axis are written by the first worker
+        with them.
+        """
         if self.group.grid.place(DATA, self.group.rank) == 0:
             return pieces
         return {name: piece for name, piece in pieces.items() if not piece.is_part_of_a_layer}

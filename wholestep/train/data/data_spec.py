@@ -129,7 +129,7 @@ class DataSpec:
 
     @property
     def by_output(self) -> bool:
-        """Is there a loss for each output?  Else a dict is the `to_config()` of one."""
+        """Is there a loss for each output?  Otherwise a dict is the `to_config()` of one loss."""
         targets = self.batch.targets if isinstance(self.batch.targets, Mapping) else {}
         return isinstance(self.loss, Mapping) and ("kind" not in self.loss or "kind" in targets)
 

@@ -44,7 +44,7 @@ def encode_data(
                 f"{type(validation).__name__}."
             )
     if encoding_of(model) is None and takes_columns:
-        from wholestep.data.tables.encoder import Encoder  # most models take arrays
+        from wholestep.data.tables.encoder import Encoder  # imported here because most models take arrays
 
         keep_encoding(model, (encoder or Encoder()).fit(framed, aim_of(loss)))
     return table_for(model, framed), None if held is None else table_for(model, held)

@@ -1,4 +1,4 @@
-"""`ws.find_batch_size`, by plans, and `ws.find_lr`, by a short run."""
+"""`ws.find_batch_size`, computed from plans, and `ws.find_lr`, measured in a short run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from wholestep.train.data.data_spec import DataSpec
 from wholestep.train.data.loaders import prepare_data, sample_of
 from wholestep.train.experiment import Experiment
 
-NEAR = 4  # neighbours on either side that the smoothed loss averages
-WORSE = 4.0  # the search ends at this multiple of the lowest loss
-LEAST = 3 * NEAR  # steps of a search
+NEAR = 4  # number of neighbours on either side over which losses are smoothed
+WORSE = 4.0  # the search ends when the loss exceeds this multiple of the lowest loss
+LEAST = 3 * NEAR  # the least number of steps of a search
 
 
 def find_batch_size(
@@ -83,7 +83,8 @@ def _describe_data(model: Any, data: object, arguments: dict[str, Any]) -> tuple
 def find_lr(
     model: Module, data: object, *, loss: Any, start: float = 1e-6, end: float = 10.0, steps: int = 100, **settings: Any
 ) -> RateSearch:
-    """A short run whose learning rate grows from step to step: where its loss falls fastest is a good rate.
+    """Find a good learning rate with a short run in which it grows from step to step: the one at which the loss falls
+    fastest.
 
     The model is left as it is: the run trains a copy of it (Smith, arXiv:1506.01186).
 
@@ -116,7 +117,7 @@ def find_lr(
         RATE if name == OWN else name: Exponential(start * (rate / rates[OWN] if rates[OWN] else 1.0), gamma)
         for name, rate in rates.items()
     }
-    watch = Rising(steps)  # it ends the run: every epoch has at least one step
+    watch = Rising(steps)  # it ends the run; every epoch has at least one step
     replace(experiment, schedule=schedule, epochs=steps, callbacks=[watch], validation=None, metrics=()).fit()
     return RateSearch(tuple(start * gamma**n for n in range(len(watch.losses))), tuple(watch.losses))
 
@@ -157,7 +158,7 @@ class RateSearch:
 
     @property
     def suggestion(self) -> float:
-        """The rate at which the smoothed loss falls fastest, by the logarithm of the rate, on its way to its lowest.
+        """The rate at which the smoothed loss falls fastest, per logarithm of the rate, before its minimum.
 
         An error says so where it never falls.
         """
@@ -183,7 +184,7 @@ class RateSearch:
     __repr__ = __str__
 
     def plot(self, file: object = None) -> str:
-        """Loss by rate, drawn into `file` by matplotlib or, without a file, as text."""
+        """The loss over the learning rate, drawn into `file` by matplotlib or, without a file, returned as text."""
         points = list(zip(self.lrs, self.smoothed, strict=True))
         if file is not None:
             return plot_to_file("lr", points, file, f"suggestion: {self.suggestion:.3g}", log=True)

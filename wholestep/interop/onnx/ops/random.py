@@ -1,4 +1,4 @@
-"""Random numbers, new in every step; a `seed` of the file is not followed: the session has one."""
+"""Random numbers, drawn anew in every step; a `seed` in the file is ignored, since the session has one."""
 
 from __future__ import annotations
 

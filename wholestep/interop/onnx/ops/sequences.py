@@ -1,4 +1,4 @@
-"""Sequences of tensors: their lengths are known while a network is recorded."""
+"""Sequences of tensors, whose lengths are known when the network is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of ONNX files into plain data; damaged files and unsupported versions are errors."""
+"""Reads ONNX files into plain data; damaged files and unsupported versions are errors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from wholestep.interop.onnx.read.table import STANDARD
 if TYPE_CHECKING:
     import onnx
 
-OLDEST, NEWEST = 13, 28  # opsets that are read; 23 is the newest that the tests of operators cover whole
-WIDENED = {"float16": "float32", "bfloat16": "float32"}  # half types of a file are computed with in float32
+OLDEST, NEWEST = 13, 28  # supported opsets; tests cover all operators up to 23
+WIDENED = {"float16": "float32", "bfloat16": "float32"}  # half types in a file are computed in float32
 DTYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "bool"})
-FEW = 6  # digits of a number that somebody wrote
-LARGEST = 2**40  # bytes of one array; more is no array but damage
+FEW = 6  # most significant digits of a number that a person wrote
+LARGEST = 2**40  # bytes of one array; a larger one means that the file is damaged
 
 
 def need_onnx() -> Any:
-    """The onnx package, or an error that says what to install."""
+    """Import the onnx package, or raise an error that says what to install."""
     try:
         import onnx
     except ImportError:
@@ -37,7 +37,7 @@ def need_onnx() -> Any:
 
 
 def read_network(source: str | PathLike[str] | bytes) -> OnnxGraph:
-    """The graph of a file, or of its bytes."""
+    """Read the graph of a file, or of its bytes."""
     onnx = need_onnx()
     what, folder = (
         ("these bytes", None) if isinstance(source, bytes | bytearray) else (str(source), Path(source).parent)
@@ -55,7 +55,7 @@ def read_network(source: str | PathLike[str] | bytes) -> OnnxGraph:
 
 
 def model_as_network(model: onnx.ModelProto, what: str = "the model", folder: Path | None = None) -> OnnxGraph:
-    """A ModelProto as plain data."""
+    """Convert a ModelProto to plain data."""
     reader = _ProtobufReader(folder, what)
     try:
         return reader.model(model)
@@ -126,7 +126,7 @@ class _ProtobufReader:
             kind = kinds.AttributeType.Name(a.type)
             raise UsageError(f"the attribute {a.name!r} of {self.what} is of kind {kind}, which is not read.")
         value = getattr(a, simple[a.type])
-        if a.type in (kinds.FLOAT, kinds.FLOATS):  # float32 in the file; 1e-5 was meant, not 9.99999974e-06
+        if a.type in (kinds.FLOAT, kinds.FLOATS):  # undo the rounding to float32: 1e-5 instead of 9.99999974e-06
             return _shortest_decimal(value) if a.type == kinds.FLOAT else [_shortest_decimal(v) for v in value]
         return list(value) if a.type == kinds.INTS else value
 
@@ -166,7 +166,7 @@ class _ProtobufReader:
         return array
 
     def _external(self, t: Any, count: int) -> Array:
-        """The numbers of an array that lie in another file, beside the first one."""
+        """The values of an array that is stored in a second file beside the first one."""
         from onnx import helper
 
         entries = {e.key: e.value for e in t.external_data}
@@ -191,7 +191,7 @@ class _ProtobufReader:
         return np.fromfile(path, kind, count, offset=start)
 
     def _check_names(self, network: OnnxGraph) -> None:
-        """Every name is there before it is read."""
+        """Check that every name is defined before it is read."""
         defined = {"", *(i.name for i in network.inputs), *network.constants}
         for call in network.calls:
             for name in call.inputs:
@@ -206,7 +206,7 @@ class _ProtobufReader:
 
 
 def dtype_name(kind: int) -> str:
-    """The name of ONNX's number of an element type, as this library computes with it."""
+    """The name of the dtype for ONNX's element type number, after widening."""
     from onnx import TensorProto, helper
 
     if kind == TensorProto.STRING:
@@ -219,7 +219,7 @@ def dtype_name(kind: int) -> str:
 
 
 def _shortest_decimal(value: float) -> float:
-    """A number of few digits that is this float32, where there is one."""
+    """The shortest decimal number that rounds to this float32, if it has few digits."""
     short = str(np.float32(value))
     digits = sum(c.isdigit() for c in short.partition("e")[0].lstrip("-0."))
     return float(short) if digits <= FEW else float(np.float32(value))
