@@ -100,7 +100,7 @@ def contenders(case: Case, precision: str, chosen: list[str] | None, peers_only:
     known = [p for p in (HALF_PEERS if half else PEERS) if FRAMEWORKS[p] in case.models]
     strangers = [p for p in chosen or [] if p not in known]
     if strangers:
-        raise BenchmarkError(f"--peers {strangers[0]} has no form in {precision}; expected some of {', '.join(known)}")
+        raise BenchmarkError(f"--peers {strangers[0]} does not support {precision}; expected {', '.join(known)}")
     ours = [] if peers_only else [OURS, OURS_FLOAT32] if half else [OURS]
     return ours + (known if chosen is None else chosen)
 

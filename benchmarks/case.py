@@ -10,8 +10,8 @@ import numpy as np
 
 Arrays = dict[str, np.ndarray]
 
-# So few batches that a benchmark cannot memorise them is wanted: gradients keep their magnitude, no unit dies, and no
-# optimizer state decays to denormals, which some contenders flush to zero.
+# So small that no network memorises its batches during a benchmark: gradients keep their magnitude, no unit dies, and
+# no optimizer state decays to denormals, which some contenders flush to zero and others compute with.
 LEARNING_RATES = {"sgd": 1e-5, "adam": 1e-6, "adamw": 1e-6}
 WEIGHT_DECAY = 0.01  # weight decay of AdamW, on every parameter: torch's default
 

@@ -39,7 +39,7 @@ class AccumulationConfig:
     def __post_init__(self) -> None:
         steps, norm = self.accumulation_steps, self.max_grad_norm
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            fail(OptionError, f"accumulation_steps={steps!r}: expected a whole number of at least 1.")
+            fail(OptionError, f"accumulation_steps={steps!r}: expected an integer of at least 1.")
         if norm is not None and not (isinstance(norm, int | float) and 0 < norm < math.inf):
             fail(OptionError, f"max_grad_norm={norm!r}: expected a number above 0, or None to leave gradients alone.")
 

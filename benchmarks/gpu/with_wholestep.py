@@ -115,7 +115,7 @@ class Looper(Stepper):
         return (self._run(1 + epochs) - self._run(1)) / (epochs * self.steps) * steps
 
     def measure_host_in_epochs(self, steps: int) -> float:
-        """The processor seconds of all threads, with a host that sleeps instead of spinning while it waits for the GPU."""
+        """Processor seconds of all threads, with a host that sleeps instead of spinning while it waits for the GPU."""
         epochs, gpu = max(1, round(steps / self.steps)), self.program._gpu
         gpu.watch = Sleeper()
         try:

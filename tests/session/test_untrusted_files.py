@@ -241,7 +241,7 @@ WRONG_MANIFESTS: list[tuple[str, Callable[[Any], Any]]] = [
     ("other fields", lambda b: b.pop("logs")),
     ("logs is", lambda b: b.update(logs={"loss": "x"})),
     ("its files count other steps", lambda b: b.update(step=7)),
-    ("this is no history", lambda b: b.update(history={})),
+    ("this is not a history", lambda b: b.update(history={})),
     ("nowhere", lambda b: b.update(callbacks={"EarlyStopping.0": {"$array": "nowhere"}})),
 ]
 

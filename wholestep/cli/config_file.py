@@ -18,7 +18,7 @@ def read_config(path: Path) -> dict[str, Any]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{path} is no TOML: {error}. Expected lines like epochs = 5, or [optimizer], lr = 3e-4."
+            f"{path} is not valid TOML: {error}. Expected lines like epochs = 5, or [optimizer], lr = 3e-4."
         ) from None
     settings: dict[str, Any] = {}
     for name, value in _flatten_table(tables, ""):

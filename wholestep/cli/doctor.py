@@ -153,7 +153,7 @@ def _self_test() -> str:
 
 
 def _two_steps(device: str) -> str:
-    """Two steps of SGD with lr 0.25: the gradient of mean((x w)²) at w = 1, x = 1 is 2, so the first step leads to 0.5."""
+    """Two steps of SGD with lr 0.25: the gradient of mean((x w)²) at w = x = 1 is 2, so the first leads to 0.5."""
     import numpy as np
 
     import wholestep as ws

@@ -91,7 +91,7 @@ def load_npy(path: Path_, mmap_mode: Literal["r"] | None = None) -> Array:
     try:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except (*_NOT_NPY, TokenError) as error:
-        raise InputError(f"{path} is not a whole .npy file of numbers: {error}; {advice}.") from error
+        raise InputError(f"{path} is not a complete .npy file of numbers: {error}; {advice}.") from error
     if not isinstance(array, np.ndarray):
         names = ", ".join(array)
         raise InputError(f"{path} holds several arrays, {names}; save the one you need: {advice}.")

@@ -209,7 +209,7 @@ class DataLoader:
             seed, epoch, batch = (int(state[name]) for name in ("seed", "epoch", "batch"))
         except (LookupError, TypeError, ValueError):
             raise InputError(
-                f"a loader goes on from its seed, epoch and batch, as state_dict() gives them; received {state!r}."
+                f"a loader resumes from its seed, epoch and batch, as state_dict() gives them; received {state!r}."
             ) from None
         before, self.seed, self._order = self.seed, seed, None
         try:

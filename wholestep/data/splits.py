@@ -186,7 +186,7 @@ def _column(data: Data, key: Any, what: str) -> Column:
         return as_column(key, what)
     targets = data.target if isinstance(data, Framed) else next(iter(data.targets.values()), None)
     if targets is None or len(getattr(targets, "values", targets).shape) > 1:  # type: ignore[union-attr]
-        raise UsageError(f"{what}=True goes by one target per row, which this data has not; give an array of classes.")
+        raise UsageError(f"{what}=True goes by one target per row, which this data lacks; give an array of classes.")
     return as_column(targets, what)
 
 

@@ -65,7 +65,7 @@ def describe_run(
 
 
 def _checksums(session: Session) -> dict[str, int]:
-    """A checksum of each replicated state.  Reading a sharded state is a collective, which unequal workers cannot run."""
+    """A checksum of each replicated state.  Reading a sharded one is a collective, which unequal workers cannot run."""
     replicated = [name for name in session.state.names if not session.state.is_divided(name)]
     return {name: zlib.crc32(np.ascontiguousarray(session.get(name)).tobytes()) for name in replicated}
 

@@ -84,6 +84,8 @@ def accept_foreign_arguments(function: F) -> F:
             fail(UsageError, f"{name} takes {', '.join(words)} by position; received {received}. Name the others.")
         if len(args) + len(named) < needed:
             _refuse_few(type(args[0]).__name__ if of_class else name, parameters[:needed], args, named)
+        if of_class and named:
+            _check_names(type(args[0]).__name__, parameters, needed, len(args), named)
         return function(*args, **named)
 
     return wrapper  # type: ignore[return-value]
@@ -117,7 +119,7 @@ def translate_arguments(kinds: list[str], parameters: list[str], named: Mapping[
             row = next((word for word in row if word in parameters), None)
         if isinstance(row, Only):
             if not _is_one_of(value, row.values):
-                fail(UsageError, f"{function}: {name}={value!r} is not taken: {row.text}.")
+                fail(UsageError, f"{function}: {name}={value!r} is not supported: {row.text}.")
             continue
         if isinstance(row, Say):
             fail(UsageError, f"{function} has no argument {name!r}: {row.text}.")
@@ -140,7 +142,7 @@ def drop_foreign_arguments(function: str, own: Container[str], named: Mapping[st
         row = rows[name]
         text = row.text if isinstance(row, Say) or not _is_one_of(value, row.values) else None  # type: ignore[union-attr]
         if text is not None:
-            fail(UsageError, f"{function}: {name}={value!r} is not taken: {text}.")
+            fail(UsageError, f"{function}: {name}={value!r} is not supported: {text}.")
     return {name: value for name, value in named.items() if name not in theirs}
 
 
@@ -148,6 +150,14 @@ def _refuse_few(function: str, needed: tuple[str, ...], args: tuple[Any, ...], n
     words = [word for word in needed if word != "self"]
     received = len(args) + len(named) - (len(needed) - len(words))
     fail(UsageError, f"{function} needs {len(words)} arguments, {function}({', '.join(words)}); received {received}.")
+
+
+def _check_names(kind: str, names: tuple[str, ...], needed: int, count: int, named: Mapping[str, Any]) -> None:
+    """UsageError for a missing or repeated argument: Python's own error would name the base class with `__init__`."""
+    if missing := [name for name in names[count:needed] if name not in named]:
+        fail(UsageError, f"{kind} lacks {missing[0]}: write {kind}({', '.join(names[1:needed])}).")
+    if twice := [name for name in names[1:count] if name in named]:
+        fail(UsageError, f"{kind}: {twice[0]} was given by position and by name; give it once.")
 
 
 def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:

@@ -16,7 +16,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Only:
-    """An argument that is accepted, and ignored, if its value is one of these; otherwise an error says what to write."""
+    """An argument that is ignored if its value is one of these; otherwise an error says what to write."""
 
     values: tuple[object, ...]
     text: str
@@ -56,7 +56,7 @@ class NameTable:
     differs: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, name: str) -> str | None:
-        """The text that says what to write for a name that differs here; `{name}` in the sentence stands for the name."""
+        """What to write for a name that differs here; `{name}` in the sentence stands for the name."""
         if name in self.say:
             return self.say[name].replace("{name}", name)
         for names, text in self.groups:

@@ -1,4 +1,4 @@
-"""Lookup of other libraries' names: those with the same meaning are resolved; for others the error says what to write."""
+"""Lookup of other libraries' names: those with the same meaning are resolved, others raise an error with advice."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Sampling:
         if not self.temperature >= 0:
             fail(OptionError, f"generate: temperature is 0, the likeliest token, or more; {self.temperature!r}.")
         if self.top_k is not None and self.top_k < 1:
-            fail(OptionError, f"generate: top_k is a whole number of at least 1; received {self.top_k!r}.")
+            fail(OptionError, f"generate: top_k is an integer of at least 1; received {self.top_k!r}.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             fail(OptionError, f"generate: top_p is above 0 and at most 1; received {self.top_p!r}.")
 
@@ -169,7 +169,7 @@ class LanguageModel(Module):
 def _tokens(prompt: object) -> np.ndarray[Any, Any]:
     tokens = np.asarray(prompt)
     if tokens.dtype.kind not in "iu":
-        fail(DTypeError, f"generate takes tokens, which are whole numbers; received {tokens.dtype}.")
+        fail(DTypeError, f"generate takes tokens, which are integers; received {tokens.dtype}.")
     if tokens.ndim not in (1, 2) or tokens.shape[-1] == 0:
         fail(ShapeError, f"generate takes tokens (time,) or (batch, time), at least one; received {tokens.shape}.")
     return tokens.astype(np.int32)

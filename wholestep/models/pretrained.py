@@ -45,7 +45,7 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
     if kind is None:
         fail(
             OptionError,
-            f"{place / CONFIG} is of the model_type {config.get('model_type')!r}; known are {', '.join(KINDS)}. Build "
+            f"{place / CONFIG} has model_type {config.get('model_type')!r}; supported are {', '.join(KINDS)}. Build "
             "the model yourself and load the folder: model.load(folder, rename={...}).",
         )
     values = read_weights(place)
@@ -83,14 +83,14 @@ class Config:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
-            raise CheckpointError(f"{self.path} does not say {name!r}, which the model is made by.")
+            raise CheckpointError(f"{self.path} does not say {name!r}, which the model needs.")
         return self.values[name]
 
     def number(self, name: str, default: int | None = None) -> int:
         """A setting that must be an integer of at least 1; the default if it is missing or null."""
         value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f"{self.path}: {name!r} is an integer of at least 1; it is {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r} is an integer of at least 1; received {value!r}.")
         return value
 
     def layers(self, name: str) -> int:
@@ -107,7 +107,7 @@ class Config:
         """A setting that must be a finite number above 0."""
         value = self.real(name, default)
         if value == 0:
-            raise CheckpointError(f"{self.path}: {name!r} is a number above 0; it is 0.")
+            raise CheckpointError(f"{self.path}: {name!r} is a number above 0; received 0.")
         return value
 
     def real(self, name: str, default: float | None = None, below: float = math.inf) -> float:
@@ -115,20 +115,20 @@ class Config:
         value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < below:
             bound = "" if below == math.inf else f" and below {below:g}"
-            raise CheckpointError(f"{self.path}: {name!r} is a number of at least 0{bound}; it is {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r} is a number of at least 0{bound}; received {value!r}.")
         return float(value)
 
     def inner(self, name: str) -> Config:
         """The nested settings under a name; empty if missing or null."""
         value = self.get(name, {})
         if not isinstance(value, dict):
-            raise CheckpointError(f"{self.path}: {name!r} holds settings by name; it is {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r} holds settings by name; received {value!r}.")
         return Config(value, self.path)
 
     def architecture(self, default: str) -> str:
         value = self.get("architectures", [default])
         if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], str):
-            raise CheckpointError(f"{self.path}: 'architectures' is a list of one name; it is {value!r}.")
+            raise CheckpointError(f"{self.path}: 'architectures' is a list of one name; received {value!r}.")
         return value[0]
 
     def need(self, **allowed: object) -> None:
@@ -234,7 +234,7 @@ def _scaling(rotary: Config, config: Config) -> RotaryScaling | None:
         return RotaryScaling(rotary.positive("factor"))
     if kind != "llama3":
         raise UsageError(
-            f"{config.path}: rotary positions are scaled by {kind!r}; known are 'default', 'linear' and 'llama3'."
+            f"{config.path}: rotary positions are scaled by {kind!r}; supported are 'default', 'linear' and 'llama3'."
         )
     low, high = rotary.real("low_freq_factor"), rotary.real("high_freq_factor")
     if high <= low:
@@ -266,7 +266,7 @@ def _bert(config: Config, dtype: object) -> Bert:
     config.need(classifier_dropout=(None, rates[0]))
     kind = config.architecture("BertModel")
     if kind not in BERT_HEADS:
-        raise UsageError(f"{config.path}: the architecture is {kind!r}; known are {', '.join(BERT_HEADS)}.")
+        raise UsageError(f"{config.path}: the architecture is {kind!r}; supported are {', '.join(BERT_HEADS)}.")
     return Bert(
         config.layers("num_hidden_layers"),
         config.number("hidden_size"),

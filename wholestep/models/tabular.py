@@ -56,7 +56,7 @@ class Tabular(Module):
         widths = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
         for what, value in (("embedding", embedding), *(("hidden", width) for width in widths)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                fail(OptionError, f"Tabular: {what} is a whole number of at least 1; received {value!r}.")
+                fail(OptionError, f"Tabular: {what} is an integer of at least 1; received {value!r}.")
         if activation not in ACTIVATIONS:
             known = ", ".join(map(repr, ACTIVATIONS))
             fail(OptionError, f"Tabular: the activation is one of {known}; received {activation!r}.")

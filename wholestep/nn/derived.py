@@ -1,4 +1,4 @@
-"""Classes that are created at run time for one layer or one network: `pickle` and `copy` recreate them from a recipe."""
+"""Classes created at run time for one layer or one network: `pickle` and `copy` recreate them from a recipe."""
 
 from __future__ import annotations
 

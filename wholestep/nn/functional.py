@@ -77,7 +77,7 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`ws.max_pool2d` with PyTorch's order of arguments; `return_indices=True` also returns the index of each maximum."""
+    """`ws.max_pool2d` with PyTorch's order of arguments; `return_indices=True` adds the index of each maximum."""
     if return_indices:
         return pooling_indices.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
     return pooling.max_pool2d(x, kernel_size, stride, padding, ceil_mode, dilation)

@@ -70,19 +70,19 @@ def copy_(tensor: Any, source: Any) -> Any:
 
 
 def normal_(tensor: Any, mean: float = 0.0, std: float = 1.0) -> Any:
-    """Initialize a parameter with normally distributed numbers.  Example: `ws.nn.init.normal_(layer.weight, std=0.02)`."""
+    """Initialize with normally distributed numbers.  Example: `ws.nn.init.normal_(layer.weight, std=0.02)`."""
     return _begin(tensor, initializers.normal(mean, std), "normal_")
 
 
 def uniform_(tensor: Any, a: float = 0.0, b: float = 1.0) -> Any:
-    """Initialize a parameter with uniformly distributed numbers in [a, b).  Example: `ws.nn.init.uniform_(layer.weight,
+    """Initialize with uniformly distributed numbers in [a, b).  Example: `ws.nn.init.uniform_(layer.weight,
     -0.1, 0.1)`.
     """
     return _begin(tensor, initializers.uniform(a, b), "uniform_")
 
 
 def trunc_normal_(tensor: Any, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Any:
-    """Initialize with normal numbers truncated to [a, b].  Example: `ws.nn.init.trunc_normal_(layer.weight, std=0.02)`."""
+    """Initialize with normal numbers within [a, b].  Example: `ws.nn.init.trunc_normal_(layer.weight, std=0.02)`."""
     return _begin(tensor, initializers.trunc_normal(mean, std, a, b), "trunc_normal_")
 
 
@@ -129,7 +129,7 @@ def orthogonal_(tensor: Any, gain: float = 1.0) -> Any:
 
 
 def eye_(tensor: Any) -> Any:
-    """Initialize a matrix with the identity: 1 on the diagonal, 0 elsewhere.  Example: `ws.nn.init.eye_(layer.weight)`."""
+    """Initialize a matrix with the identity matrix.  Example: `ws.nn.init.eye_(layer.weight)`."""
     if len(getattr(tensor, "shape", ())) != 2:
         fail(ShapeError, f"eye_ takes a matrix; received {tensor!r}.")
     return _begin(tensor, initializers.values(np.eye(*tensor.shape)), "eye_")

@@ -59,7 +59,7 @@ def _with_run_length(
 def cosine(
     lr: float | None = None, steps: int | None = None, *, warmup: int = 0, eta_min: float = 0.0
 ) -> Schedule | Planned:
-    """Warm-up, then half a cosine down to `eta_min` at the end of the run.  The default lr is the optimizer's.
+    """Warm-up, then cosine decay to `eta_min` at the end of the run.  The default lr is the optimizer's.
 
     Example: `ws.fit(..., schedule=ws.schedules.cosine(warmup=100))`.
     """
@@ -70,7 +70,7 @@ def cosine(
 def linear(
     lr: float | None = None, steps: int | None = None, *, warmup: int = 0, end: float = 0.0
 ) -> Schedule | Planned:
-    """Warm-up, then a straight line down to `end` at the end of the run.  Example: `ws.schedules.linear(warmup=100)`."""
+    """Warm-up, then linear decay to `end` at the end of the run.  Example: `ws.schedules.linear(warmup=100)`."""
     _need_rate("linear", lr)
     return _with_run_length("linear", steps, warmup, "steps", partial(Linear, lr, end))
 

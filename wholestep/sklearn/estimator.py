@@ -131,7 +131,7 @@ class Estimator(BaseEstimator, ABC):
         self._kind_used = kind
 
     def _epochs(self, network: SharedNetwork, data: dict[str, Array], batch: int, seed: int, stop: Stopping) -> Weights:
-        """Train until the score no longer improves; return the weights, those of the best epoch if rows are held out."""
+        """Train until the score stops improving; return the weights, those of the best epoch if rows are held out."""
         updates, total = -(-len(data["labels"]) // batch), 0.0
         slices = network.session.run_in_slices(
             data, epochs=self.max_iter, shuffle=self.shuffle, batch_size=batch, order_seed=seed
@@ -209,7 +209,7 @@ class Estimator(BaseEstimator, ABC):
         for name, kind, low, high in NUMBERS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-                what = "a whole number" if kind is Integral else "a number"
+                what = "an integer" if kind is Integral else "a number"
                 raise ValueError(f"{type(self).__name__}: {name} is {what} from {low} to {high}; received {value!r}.")
         for name, choices in (("solver", SOLVERS), ("activation", tuple(ACTIVATIONS))):
             if getattr(self, name) not in choices:
@@ -219,7 +219,7 @@ class Estimator(BaseEstimator, ABC):
                 )
         if self.batch_size != "auto" and (not isinstance(self.batch_size, Integral) or self.batch_size < 1):
             raise ValueError(
-                f"{type(self).__name__}: batch_size is 'auto' or a whole number of at least 1; received "
+                f"{type(self).__name__}: batch_size is 'auto' or an integer of at least 1; received "
                 f"{self.batch_size!r}."
             )
 

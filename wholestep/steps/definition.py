@@ -275,7 +275,7 @@ class Definition:
         return replace(self, step_options=options, **self._without_recordings())
 
     def recounted(self, count_of: Callable[[str], int] | None = None) -> Definition:
-        """The definition, to be recorded again for the current update counts of the parameters, or those of `count_of`."""
+        """The definition, to be recorded again for the current update counts of parameters, or those of `count_of`."""
         return replace(self, **{**self._without_recordings(), "clocks": clocks_of(self.model, count_of)})
 
     def _without_recordings(self) -> dict[str, Any]:

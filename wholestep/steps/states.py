@@ -47,7 +47,7 @@ def structure(model: Module) -> tuple[int, ...]:
 
 
 def state_with_numbers(model: Module, seed: int | None = None, overwritten: Container[str] = ()) -> State:
-    """The model's state, with missing values initialized; zeros for names in `overwritten`, which the caller sets next."""
+    """The model's state, with missing values initialized; zeros for names in `overwritten`, which are set next."""
     arrays, state = model.named_arrays(), state_of(model)
 
     def first(name: str) -> InitialValue | None:

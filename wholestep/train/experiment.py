@@ -235,7 +235,7 @@ class Experiment:
             return load_checkpoint(self.resume)
         if self.checkpoint is None:
             raise UsageError(
-                "resume=True goes on from the folder that checkpoint= names; give it, or resume='runs/name'."
+                "resume=True resumes from the folder that checkpoint= names; give it, or resume='runs/name'."
             )
         there = Path(self.checkpoint).is_dir() and checkpoints_in(self.checkpoint)
         return load_checkpoint(self.checkpoint) if there else None

@@ -102,11 +102,11 @@ class TrainHistory:
         try:
             stored: Any = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
-            raise InputError(f"this is no history: it is not JSON ({error}). Give what `to_json` wrote.") from None
+            raise InputError(f"this is not a history: it is not JSON ({error}). Give what `to_json` wrote.") from None
         whole = type(stored) is dict and {"stopped_by", "epochs"} <= stored.keys() <= _KEYS
         lists = [stored["epochs"], stored.get("validations", [])] if whole else []
         if not whole or type(stored["stopped_by"]) is not str or any(type(each) is not list for each in lists):
-            raise InputError("this is no history: expected 'stopped_by' and 'epochs'. Give what `to_json` wrote.")
+            raise InputError("this is not a history: expected 'stopped_by' and 'epochs'. Give what `to_json` wrote.")
         epochs, inside = ([_epoch(e) for e in each] for each in lists)
         return TrainHistory(epochs, stored["stopped_by"], inside)
 
@@ -123,7 +123,7 @@ class TrainHistory:
             raise UsageError("there is nothing to plot: the history has no epochs.")
         chosen = self._text if names is None else [canonical(name) for name in names]
         for name in set(chosen) & set(self.names) - set(self.scalars):
-            raise UsageError(f"{name!r} is an array in every epoch and no curve; draw history[{name!r}] yourself.")
+            raise UsageError(f"{name!r} is an array in every epoch and not a curve; plot history[{name!r}] yourself.")
         curves = {name: self[name] for name in chosen}
         if path is None:
             return text_plots(curves)
@@ -162,7 +162,7 @@ def _epoch(stored: Any) -> EpochStats:
     needed = {name for name, f in epoch_fields.items() if f.default is MISSING and f.default_factory is MISSING}
     whole = type(stored) is dict and needed <= stored.keys() <= epoch_fields.keys()
     if not whole or not all(_FITS[str(epoch_fields[name].type)](value) for name, value in stored.items()):
-        raise InputError(f"this is no epoch of a history: {str(stored)[:80]}. Give what `to_json` wrote.")
+        raise InputError(f"this is not an epoch of a history: {str(stored)[:80]}. Give what `to_json` wrote.")
     return EpochStats(**stored)
 
 

@@ -206,7 +206,7 @@ def test_sequences_of_pieces() -> None:
     x = floats(2, 6)
     right = np.concatenate([x[:, 4:], x[:, 2:4], x[:, 4:]], 1) * 3
     np.testing.assert_allclose(net.predict(x, device="reference"), right, atol=1e-6)
-    with pytest.raises(ShapeError, match="place 7 of a sequence of 3 tensors"):
+    with pytest.raises(ShapeError, match="the index 7 is outside of a sequence of 3 tensors"):
         network_of(nodes, {"x": ["N", 6]}, arrays | {"last": np.array(7)}).predict(x, device="reference")
     with pytest.raises(UsageError, match="is a sequence; a tensor was expected"):
         network_of([nodes[0], node("Neg", ["s"], ["y"])], {"x": ["N", 6]}, arrays).predict(x, device="reference")
@@ -317,7 +317,7 @@ def test_damaged_files_are_refused_or_read_never_worse() -> None:
         except WholestepError:
             refused += 1
     assert refused > 80
-    with pytest.raises(CheckpointError, match="these bytes is not a whole ONNX file"):
+    with pytest.raises(CheckpointError, match="these bytes is not a complete ONNX file"):
         ws.from_onnx(b"PK\x03\x04 no network at all")
     with pytest.raises(CheckpointError, match=r"there is no file missing\.onnx"):
         ws.from_onnx("missing.onnx")
@@ -329,7 +329,7 @@ def test_absurd_shapes_and_wrong_second_files(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"'w' of these bytes has the shape .*, which is no array's"):
         ws.from_onnx(model.SerializeToString())
     model.graph.initializer[0].dims[:] = [3]
-    with pytest.raises(CheckpointError, match="these bytes is not a sound ONNX file"):
+    with pytest.raises(CheckpointError, match="these bytes is not a valid ONNX file"):
         ws.from_onnx(model.SerializeToString())
     path, data = tmp_path / "net.onnx", tmp_path / "net.onnx.data"
     good = model_of([node("Add", ["x", "w"], ["y"])], {"x": ["N", 2]}, {"w": floats(2)})

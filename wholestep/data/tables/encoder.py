@@ -275,7 +275,7 @@ def _classes(target: Column, answers: bool) -> Classes:
         raise InputError(f"the target is {values[0]!r} in every row; a classifier needs rows of at least two classes.")
     if answers and len(values) > 2:
         raise InputError(
-            f"this loss answers yes or no, and the target has {len(values)} values: "
+            f"this loss is for binary targets, and the target has {len(values)} values: "
             f"{', '.join(map(repr, values[:5]))}, …. For classes use loss='cross_entropy', for numbers loss='mse'."
         )
     return Classes(values, answers)

@@ -89,7 +89,7 @@ class Encoding:
 
     @property
     def entries(self) -> tuple[int, int]:
-        """The number of rows in the embedding tables of categories and of words; row 0 of each is for unknown values."""
+        """The rows of the embedding tables of categories and of words; row 0 of each is for unknown values."""
         return 1 + sum(c.size for c in self.categories), 1 + sum(w.size for w in self.words)
 
     @property

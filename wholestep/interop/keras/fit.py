@@ -35,7 +35,7 @@ def _progress(verbose: Any) -> bool | str:
 def _every(interval: Any) -> int:
     if isinstance(interval, float):
         raise UsageError(
-            f"val_check_interval={interval}: a share of an epoch is not taken; give validate_every_steps=."
+            f"val_check_interval={interval}: a fraction of an epoch is not supported; give validate_every_steps=."
         )
     return int(interval)
 
@@ -98,7 +98,7 @@ def translate_fit_arguments(function: str, known: Mapping[str, Any], given: Mapp
             raise UsageError(f"ws.{function} has no argument {name!r}: {row.text}.")
         if isinstance(row, Only):
             if not any(a is EVERY or (type(a) is type(value) and a == value) for a in row.values):
-                raise UsageError(f"ws.{function}: {name}={value!r} is not taken: {row.text}.")
+                raise UsageError(f"ws.{function}: {name}={value!r} is not supported: {row.text}.")
             continue
         ours = row.ours if row is not None else name
         if ours in out or (row is not None and ours in given):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AnyConv(Module):
-    """What convolutions share: their parameters, the check of what they are given, and how they are computed."""
+    """The base class of convolutions: their parameters, the checks of their input, and the computation."""
 
     weight: Tensor
     bias: Tensor | None

@@ -25,7 +25,7 @@ def positive(kind: str, **sizes: int) -> None:
     """Raise OptionError unless the sizes are integers of at least 1."""
     for what, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            fail(OptionError, f"{kind}: {what} is a whole number of at least 1; received {value!r}.")
+            fail(OptionError, f"{kind}: {what} is an integer of at least 1; received {value!r}.")
 
 
 def regularize(module: Module, weight: Regularizer, activity: Regularizer) -> None:
@@ -130,7 +130,7 @@ class Embedding(Module):
 
     def forward(self, indices: Tensor) -> Tensor:
         if indices.dtype.is_float:
-            fail(DTypeError, f"Embedding looks up whole numbers; received {indices!r}. Give the input dtype='int32'.")
+            fail(DTypeError, f"Embedding looks up integers; received {indices!r}. Give the input dtype='int32'.")
         rows = self.weight[indices]
         if self.padding is None:
             return rows

@@ -1,4 +1,4 @@
-"""Recurrent cells: one step of a recurrent layer, under PyTorch's names `weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`."""
+"""Cells: one step of a recurrent layer, under PyTorch's names `weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`."""
 
 from __future__ import annotations
 

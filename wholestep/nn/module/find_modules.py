@@ -100,7 +100,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _is_installed(function: FunctionType) -> bool:
-    """Does the function belong to an installed library?  Those are not searched: they do not hold the user's networks."""
+    """Does the function belong to an installed library?  These do not hold the user's networks and are not searched."""
     places = Path(function.__code__.co_filename).parts
     package = (function.__module__ or "").partition(".")[0]
     foreign = package in sys.stdlib_module_names or not {"site-packages", "dist-packages"}.isdisjoint(places)

@@ -1,4 +1,4 @@
-"""Assignments to attributes of a module that exist in Keras or PyTorch: `trainable`, `training`, `requires_grad`, ..."""
+"""Assignments to attributes of a module that Keras or PyTorch have: `trainable`, `training`, `requires_grad`, ..."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def load_network(path: str | PathLike[str]) -> Recorded:
         raise
     except (WholestepError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"{file} is no network that this version wrote, or it is damaged: {type(error).__name__}: {error}. Nothing "
+            f"{file} is not a network file of this version, or it is damaged: {type(error).__name__}: {error}. Nothing "
             "was loaded."
         ) from error
 

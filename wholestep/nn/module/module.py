@@ -66,7 +66,7 @@ class Module:
     unused_names: tuple[str, ...] = ()  # arrays in other libraries' files that this module does not use
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """The output of the module as a function of tensors.  Users define it; to compute it, call the module itself."""
+        """The output of the module as a function of tensors.  Users define it, and call the module itself."""
         fail(UsageError, f"{type(self).__name__} has no forward: define `def forward(self, x)` in the class.")
 
     @final

@@ -94,7 +94,7 @@ def _by_paths(names: Sequence[str], rename: Mapping[str, str | None]) -> Callabl
             raise UsageError(f"rename takes names or prefixes as keys, e.g. {{'module.': ''}}; received {old!r}.")
         if not any(_is_before(old, name) for name in names):
             raise OptionError(
-                f"{old!r} of rename is none of the names, nor a path before one: {_first(names, SHOWN, ', ')}. "
+                f"{old!r} of rename is neither a name nor the prefix of one: {_first(names, SHOWN, ', ')}. "
                 "Correct it, or leave it out."
             )
     for old, new in rename.items():

@@ -71,7 +71,7 @@ def _read_shards(index: Path) -> dict[str, Array]:
         raise CheckpointError(f"there is no file {index}.") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{index} is no index of shards with a weight_map: {error!r}. Nothing was loaded."
+            f"{index} is not an index of shards with a weight_map: {error!r}. Nothing was loaded."
         ) from error
     found: dict[str, Array] = {}
     for file in dict.fromkeys(places.values()):
@@ -156,7 +156,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
     except CheckpointError:
         raise
     except (SafetensorError, OSError, ValueError, TypeError, LookupError) as error:
-        raise CheckpointError(f"{path} is not a whole safetensors file: {error}. Nothing was loaded.") from error
+        raise CheckpointError(f"{path} is not a complete safetensors file: {error}. Nothing was loaded.") from error
 
 
 def _brain_floats(path: Path, names: list[str]) -> dict[str, Array]:

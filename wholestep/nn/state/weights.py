@@ -166,7 +166,7 @@ def read_header(path: Path) -> dict[str, str]:
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {path}.") from None
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is not a whole safetensors file: {error}. Nothing was loaded.") from error
+        raise CheckpointError(f"{path} is not a complete safetensors file: {error}. Nothing was loaded.") from error
 
 
 def _read_encoding(path: Path) -> Encoding | None:

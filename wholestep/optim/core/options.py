@@ -76,7 +76,7 @@ def number(default: float, **limits: Any) -> Any:
 
 
 def numbers(default: tuple[float | None, ...], parts: tuple[str, ...], **limits: Any) -> Any:
-    """A field for several runtime scalars: `betas: tuple[Number, Number] = numbers((0.9, 0.999), ("beta1", "beta2"))`."""
+    """A field for several of them: `betas: tuple[Number, Number] = numbers((0.9, 0.999), ("beta1", "beta2"))`."""
     return field(default=default, metadata={RANGE: Range(parts=parts, **limits)})
 
 
@@ -207,7 +207,7 @@ def _refuse_parameters(kind: str, received: object) -> None:
 def translate(
     cls: type[Any], given: Mapping[str, Any], positional: Sequence[str] = (), base: object = None
 ) -> dict[str, Any]:
-    """The options under the names of the class's own fields; setting one number of a tuple keeps the others of `base`."""
+    """Options under the names of the class's own fields; setting one number of a tuple keeps the others of `base`."""
     aliases: Mapping[str, str] = getattr(cls, "aliases", {})
     out = {k: v for k, v in given.items() if k not in aliases}
     for alias in aliases.keys() & given.keys():

@@ -244,7 +244,7 @@ def estimate(
 
         return workers_report(definition, where, workers, "100Gb" if network is None else network, need_shard(shard))
     if network is not None:
-        raise UsageError(f"network={network!r} is between workers: say how many, e.g. workers=64, or leave it out.")
+        raise UsageError(f"network={network!r} is for several workers: give workers=64, for example, or leave it out.")
     from wholestep.compiler.plan.io.report import plan_report
 
     compiled = Plans(definition, replace(where.options, cache=False), where.device.target, threads=where.threads)

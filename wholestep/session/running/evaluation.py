@@ -77,7 +77,7 @@ class Evaluation:
         return self._measure(named)
 
     def _outputs(self, named: Mapping[str, object]) -> dict[str, AnyArray]:
-        """The outputs for any number of rows, by name; UsageError if rows depend on each other and exceed the capacity."""
+        """The outputs of any number of rows, by name; UsageError if rows depend on each other and do not fit."""
         entry = self._programs.entry("predict")
         batches = list(entry.parts(named))
         if len(batches) > 1:

@@ -100,7 +100,7 @@ def batch_rows(rows: RowInputs, capacity: Mapping[str, int], asked: int | None, 
             raise OptionError(f"batch_size={asked}: this program has a fixed batch of {fixed}.")
         if count % fixed:
             raise InputError(
-                f"the data set has {count} rows, which is no multiple of the program's fixed batch of {fixed}. Drop "
+                f"the data set has {count} rows, which is not a multiple of the program's fixed batch of {fixed}. Drop "
                 "the last rows, or declare the inputs with a symbolic first axis: g.input('x', ('batch', ...))."
             )
         return fixed

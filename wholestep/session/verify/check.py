@@ -85,7 +85,7 @@ def parse_verdict(text: str) -> Verdict:
         fields = json.loads(text)
         return Verdict(**{**fields, "sizes": tuple(fields["sizes"])})
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise PlanError(f"this is no verdict on a plan: {error!r}. Build again.") from None
+        raise PlanError(f"this is not a verdict on a plan: {error!r}. Build again.") from None
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class ComparedTensor:
         return tuple(int(positions(n)[i]) for n, i in zip(self.shape, position, strict=True))
 
     def error(self, tolerance: float) -> Array:
-        """The error at every position relative to the tensor's scale; infinite where only one of the values is finite."""
+        """The error at every position relative to the tensor's scale; infinite where only one value is finite."""
         is_float, dtype = letter_of(self.got.dtype) == "f", self.got.dtype
         got, wanted = self.got.reshape(-1), self.wanted.reshape(-1)
         out = np.empty(got.size)

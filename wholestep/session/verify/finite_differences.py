@@ -172,7 +172,7 @@ class _Probe:
         options = CompileOptions(verify=False)
         session = build_session(Step(self.record, specs), device=device, options=options)
         if not self.names:
-            raise UsageError("gradcheck: there is nothing to move: no input of floats and no parameter.")
+            raise UsageError("gradcheck needs an input of floats or a parameter; there is neither.")
         if self.module is not None:
             for name, value in self.module.state_dict().items():
                 if f"model.{name}" in self.names:

@@ -109,7 +109,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except CheckpointError:
         raise
     except FileNotFoundError:
-        raise CheckpointError(f"{folder} is no checkpoint: there is no {MANIFEST} in it.") from None
+        raise CheckpointError(f"{folder} is not a checkpoint: there is no {MANIFEST} in it.") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"the checkpoint {folder} is damaged: {MANIFEST} cannot be read ({error}).") from None
     if not intact:

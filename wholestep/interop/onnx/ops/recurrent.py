@@ -38,7 +38,7 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Activatio
         "Softplus": ws.softplus,
     }
     if name not in table:
-        raise OptionError(f"the activation {name!r}; known are {', '.join(table)}.")
+        raise OptionError(f"the activation {name!r} is not supported; supported are {', '.join(table)}.")
     return table[name]
 
 

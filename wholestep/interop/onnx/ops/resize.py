@@ -55,7 +55,7 @@ def positions(a: Axis, how: str) -> Array:
         ),
     }
     if how not in table:
-        raise OptionError(f"a coordinate_transformation_mode of {how!r}; known are {', '.join(table)}.")
+        raise OptionError(f"coordinate_transformation_mode={how!r} is not supported; supported are {', '.join(table)}.")
     coordinates: Array = table[how]()
     return coordinates
 

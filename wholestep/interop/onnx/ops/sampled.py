@@ -1,4 +1,4 @@
-"""Operators that assemble images from blocks or sample them between pixels: Col2Im, GridSample, DeformConv, RoiAlign."""
+"""Operators that assemble images from blocks or sample between pixels: Col2Im, GridSample, DeformConv, RoiAlign."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def read_network(source: str | PathLike[str] | bytes) -> OnnxGraph:
     except OSError as error:
         raise CheckpointError(f"{what} cannot be read: {error}.") from None
     except Exception as error:
-        raise CheckpointError(f"{what} is not a whole ONNX file: {error}. Nothing was imported.") from error
+        raise CheckpointError(f"{what} is not a complete ONNX file: {error}. Nothing was imported.") from error
     return model_as_network(model, what, folder)
 
 
@@ -62,7 +62,7 @@ def model_as_network(model: onnx.ModelProto, what: str = "the model", folder: Pa
     except (CheckpointError, UsageError, DTypeError):
         raise
     except Exception as error:
-        raise CheckpointError(f"{what} is not a sound ONNX file: {error}. Nothing was imported.") from error
+        raise CheckpointError(f"{what} is not a valid ONNX file: {error}. Nothing was imported.") from error
 
 
 class _ProtobufReader:
@@ -71,7 +71,7 @@ class _ProtobufReader:
 
     def model(self, model: Any) -> OnnxGraph:
         if not model.HasField("graph") or not model.graph.output:
-            raise CheckpointError(f"{self.what} is not a whole ONNX file: it has no graph with outputs.")
+            raise CheckpointError(f"{self.what} is not a complete ONNX file: it has no graph with outputs.")
         opset = self.opset(model.opset_import)
         functions = {(f.domain, f.name): self.function(f) for f in model.functions}
         network = self.graph(model.graph, opset, functions)
@@ -154,7 +154,9 @@ class _ProtobufReader:
         dtype = self.dtype(t.data_type, t.name)
         count = math.prod(t.dims)
         if any(d < 0 for d in t.dims) or count * 8 > LARGEST:
-            raise CheckpointError(f"{t.name!r} of {self.what} has the shape {tuple(t.dims)}, which is no array's.")
+            raise CheckpointError(
+                f"{t.name!r} of {self.what} has the shape {tuple(t.dims)}, which is not a valid shape."
+            )
         if t.data_location == TensorProto.EXTERNAL:
             raw = self._external(t, count)
         else:
@@ -214,7 +216,7 @@ def dtype_name(kind: int) -> str:
     try:
         name = np.dtype(helper.tensor_dtype_to_np_dtype(kind)).name
     except KeyError:
-        raise DTypeError(f"{kind} is no element type of ONNX.") from None
+        raise DTypeError(f"{kind} is not an element type of ONNX.") from None
     return WIDENED.get(name, name)
 
 

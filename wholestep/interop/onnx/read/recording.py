@@ -82,10 +82,12 @@ class OnnxRecorder:
     ) -> Sequence[Any]:
         unknown = call.attributes.keys() - row.attributes
         if unknown:
-            raise UsageError(f"its attribute {sorted(unknown)[0]!r} is not known; known are {sorted(row.attributes)}.")
+            raise UsageError(
+                f"its attribute {sorted(unknown)[0]!r} is not supported; supported are {sorted(row.attributes)}."
+            )
         missing = [name for name in row.needed if name not in call.attributes]
         if missing:
-            raise UsageError(f"its attribute {missing[0]!r} is missing; the file is not whole.")
+            raise UsageError(f"its attribute {missing[0]!r} is missing; the file is incomplete.")
         operands = [self._argument(row, i, value) for i, value in enumerate(inputs)]
         if len([v for v in operands[: row.required] if v is not None]) < row.required:
             raise UsageError(f"it needs {row.required} inputs; received {len(operands)}.")
@@ -106,7 +108,7 @@ class OnnxRecorder:
 
     @staticmethod
     def _is_as_large_as_an_input(result: Tensor, operands: Sequence[Any]) -> bool:
-        """Is the result no larger than an operand?  Arrays of the file and their elementwise results may have any size."""
+        """Is the result no larger than an operand?  Arrays of the file and results of their size are not limited."""
         return any(isinstance(v, Tensor) and v.shape == result.shape for v in operands)
 
     def _argument(self, row: OnnxRow, position: int, value: Any) -> Any:

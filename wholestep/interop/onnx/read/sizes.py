@@ -37,7 +37,7 @@ def compute_sizes(call: OnnxNode, inputs: Sequence[Any], opset: int) -> Sequence
     if call.domain or not inputs:
         return None
     if inputs[0] is None and call.op in ("Shape", "Size"):
-        raise UsageError("its input is missing; the file is not whole.")
+        raise UsageError("its input is missing; the file is incomplete.")
     if call.op in ("Shape", "Size"):
         return _shape(call, inputs[0])
     rule = RULES.get(call.op)
@@ -96,7 +96,7 @@ def _quotient(a: Any, b: Any) -> Any:
     if isinstance(a, Dim) or isinstance(b, Dim):
         quotient = divide(a, b)
         if quotient is None:
-            raise ShapeError(f"{a} / {b} is no whole number for every size; give the dimension a fixed number.")
+            raise ShapeError(f"{a} / {b} is not an integer for every size; give the dimension a fixed number.")
         return quotient
     if b == 0:
         raise ShapeError(f"{a} / {b}: a size is divided by 0.")
@@ -138,7 +138,7 @@ def _compare(op: str) -> Callable[..., Any]:
 
 def _gather(a: Any, x: Array, index: Array) -> Any:
     if x.ndim == 0:
-        raise ShapeError("Gather from a single number.")
+        raise ShapeError("Gather needs an array; received a single number.")
     axis = a.get("axis", 0)
     if index.size and not -x.shape[axis] <= index.min() <= index.max() < x.shape[axis]:
         raise ShapeError(f"Gather: the index {index} is outside of {x.shape[axis]} sizes.")

@@ -133,7 +133,7 @@ class OnnxEmitter:
     def _symbol(self, symbol: str) -> str:
         if symbol not in self.symbols:
             if symbol not in self.sources:
-                raise GraphError(f"the size {symbol!r} is of no input's axis alone; give it a fixed number.")
+                raise GraphError(f"the size {symbol!r} is not the size of an input's axis; give it a fixed number.")
             source, axis = self.sources[symbol]
             self.symbols[symbol] = self.add("Shape", [source], {"start": axis, "end": axis + 1})
         return self.symbols[symbol]

@@ -28,7 +28,7 @@ def _window(a: at.ConvAttrs | at.ConvGradAttrs, kernel: Sequence[int]) -> dict[s
 def conv2d(e: OnnxEmitter, node: ir.Node, bias: ir.Node | None = None) -> str:
     a, (x, w) = attrs_of(node, at.ConvAttrs), node.inputs
     if a.last:
-        raise GraphError("a convolution with channels last has no operator of ONNX.")
+        raise GraphError("a convolution with channels last has no ONNX operator.")
     kernel = [int(k) for k in w.type.shape[2:]]
     if bias is None and _is_mean(node):
         attributes = {

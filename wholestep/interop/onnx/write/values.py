@@ -1,4 +1,4 @@
-"""Rows that write elementwise ops, reductions and movement as ONNX operators, using ONNX's broadcasting where possible."""
+"""Rows that write elementwise ops, reductions and movement as ONNX operators, with ONNX's broadcasting."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _mod(e: OnnxEmitter, node: ir.Node) -> str:
 
 
 def _shift(e: OnnxEmitter, node: ir.Node) -> str:
-    raise GraphError(f"{node.op} of signed whole numbers has no operator of ONNX.")
+    raise GraphError(f"{node.op} of signed integers has no ONNX operator.")
 
 
 def _floor_divide(e: OnnxEmitter, node: ir.Node) -> str:

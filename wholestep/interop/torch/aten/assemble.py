@@ -209,7 +209,7 @@ def _match_leaf(value: Tensor, leaf: Tensor) -> Tensor:
 
 
 def _read(leaf: Tensor, value: Tensor) -> Tensor:
-    """The value of a leaf; a state that is written but never read is read here, since a graph only holds what it reads."""
+    """The value of a leaf; a state that is only written is read here, since a graph only holds what it reads."""
     if value.shape != leaf.shape or leaf.node in toposort([value.node]):
         return value
     flat = leaf.reshape(-1)

@@ -99,7 +99,7 @@ def from_torch(
 
 @contextmanager
 def _wrap_errors(module: Any) -> Iterator[None]:
-    """Convert unexpected errors to an error of this library, which names the module and has the original as its cause."""
+    """Convert unexpected errors to errors of this library, which name the module and have the original as cause."""
     try:
         yield
     # warnings arrive here if users turned them into errors

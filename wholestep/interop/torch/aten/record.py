@@ -160,7 +160,7 @@ class AtenRecorder:
             if isinstance(meta, torch.SymFloat | torch.SymBool):
                 self.node = arg
                 reason = why_missing(row_name(arg))
-                default = "is a number that is computed from sizes and is no whole number"
+                default = "is a number that is computed from sizes and is not an integer"
                 self.refuse(reason if reason in REFUSED.values() else default)
             return self._values[arg]
         if isinstance(arg, torch.SymInt):

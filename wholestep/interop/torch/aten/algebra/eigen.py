@@ -21,7 +21,7 @@ SIZES = f"matrices of more than {MOST} rows and columns"
 
 
 def _pairings(n: int) -> Any:
-    """The rounds of a tournament in which every two rows are paired once: (rounds, n, n), row i has a 1 at its partner."""
+    """Rounds in which every two rows are paired once, as matrices (rounds, n, n): row i has a 1 at its partner."""
     seats = n + n % 2
     pairings = np.zeros((max(seats - 1, 1), n, n))
     ring = list(range(1, seats))
@@ -113,7 +113,7 @@ def _apart(values: Tensor, n: int) -> Tensor:
 
 
 def singular(r: AtenRecorder, matrix: Tensor, m: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The SVD of matrices with at most as many columns as rows, by orthogonalizing the columns: U, S (decreasing), V."""
+    """The SVD (U, decreasing S, V) of matrices with at most as many columns as rows, by orthogonalizing columns."""
     unit = ws.eye(n, dtype=matrix.dtype).expand(*matrix.shape[:-2], n, n)
 
     def step(carry: tuple[Tensor, Tensor], meets: Tensor) -> tuple[Tensor, Tensor]:

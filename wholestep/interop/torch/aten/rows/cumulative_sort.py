@@ -76,7 +76,7 @@ def _element_at(t: Tensor, index: Tensor, at: int, keepdim: bool) -> tuple[Tenso
 
 @row("nanmedian.dim")
 def _nanmedian(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The median of the elements that are not NaN: NaN are sorted last, and their count gives the middle of the rest."""
+    """The median of the elements that are not NaN, which are sorted first; their count gives the middle."""
     t = r.tensor(x)
     at = dim % t.ndim
     count = (~ws.isnan(t)).astype("int32").sum(at, True)
