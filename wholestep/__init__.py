@@ -1,6 +1,6 @@
 """Wholestep: a whole training step - forward, loss, backward, update - compiled as one graph into one native call.
 
-Names are loaded when they are first asked for, so that importing stays quick; `__init__.pyi` lists them.
+Names are loaded on first use, which keeps the import fast; `__init__.pyi` lists them.
 """
 
 import sys

@@ -50,7 +50,7 @@ class OptionError(WholestepError, ValueError):
 
 
 class UnknownNameError(WholestepError, KeyError):
-    """A name that the graph, the session or the state does not know."""
+    """A name that does not exist in the graph, the session or the state."""
 
 
 class InputError(WholestepError, ValueError):

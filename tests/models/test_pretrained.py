@@ -144,7 +144,7 @@ def test_what_other_models_do_not_do_is_named(tmp_path: Path) -> None:
         {
             "positions are scaled by 'yarn'": {**LLAMA, "rope_scaling": {"type": "yarn"}, "rope_parameters": None},
             "attention_bias is True": {**LLAMA, "attention_bias": True},
-            "here it is one rate": {**BERT, "hidden_dropout_prob": 0.0},
+            "here is one rate": {**BERT, "hidden_dropout_prob": 0.0},
             "position_embedding_type is 'relative_key'": {**BERT, "position_embedding_type": "relative_key"},
             "architectures is \\['ViTForMaskedImageModeling'\\]": {
                 **VIT,

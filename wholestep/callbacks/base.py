@@ -51,7 +51,7 @@ class Callback:
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Called after an epoch; `logs` has `loss`, metrics, and `val_…` with validation data.
 
-        A metric that is no single number (of each class, a matrix) is a list, or a list of lists.
+        A metric with several values (one per class, or a matrix) is a list, or a list of lists.
         """
 
     def on_step(self, metrics: StepMetrics) -> None:

@@ -77,7 +77,7 @@ class Run:
     names: tuple[str, ...] = ()  # names of the numbers that `logs` will contain
     modes: Mapping[str, str] = field(default_factory=dict)  # "min" or "max" for metrics with a direction
     epoch: int = 0
-    step: int = 0  # in the epoch
+    step: int = 0  # steps completed in the epoch
     schedules: str = ""  # a description of the schedules
     asked: str = ""  # the reason why a callback in this process wants the run to end
     received: int = 0  # the signal that this process received
@@ -87,7 +87,7 @@ class Run:
     signal: int = 0  # the signal that a worker received
     # The contents of a checkpoint apart from the session:
     position: Position = field(default_factory=Position)
-    began: Position = field(default_factory=Position)  # where this run started
+    began: Position = field(default_factory=Position)  # the position where this run started
     logs: Mapping[str, Value] = field(default_factory=dict)  # logs of the last epoch
     history: TrainHistory | None = None
     callbacks: CallbackList | None = None

@@ -55,7 +55,7 @@ def name_setting_in_errors(path: Path | None, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_script_settings_in_errors(path: Path | None, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Append the file's settings to errors of a script's build(): only build() knows which of them is wrong."""
+    """Append the file's settings to errors of a script's build(): only build() can tell which one is wrong."""
     try:
         yield
     except WholestepError as error:

@@ -233,7 +233,7 @@ def read_frame(path: Path_, *, header: bool | None = None, delimiter: str = ",")
     """A table from a CSV file: columns of numbers, text, dates (2024-03-31, with or without a time) or true and false.
 
     Empty cells, `NA`, `NaN`, `null`, `None`, `?` and the like are missing values.  A column is numeric if each of its
-    values is a number.  Dates in other notations (31/03/2024) stay text, which `ws.data.Encoder` reads as dates.
+    values is a number.  Dates in other notations (31/03/2024) remain text, which `ws.data.Encoder` converts to dates.
 
     Args:
         header: does the first line name the columns?  Without a header they are called "0", "1" and so on.  None: it

@@ -29,7 +29,8 @@ class Holdout:
         shuffle: draw rows by the seed; False holds out the last ones, as for forecasts.  None: as `fit(shuffle=)`.
         stratify: hold out the same fraction of every class: True goes by the targets, an array by its values, a name
             by a column of the frame.
-        groups: an array with a value per row, or a column's name: rows of one value (a patient, a user) stay together.
+        groups: an array with a value per row, or a column's name: rows with the same value (a patient, a user) are in
+            the same part.
     """
 
     fraction: float = 0.2

@@ -38,7 +38,7 @@ class Batch:
         return self.targets
 
     def __iter__(self) -> Iterator[Any]:
-        """`for xb, yb in loader`: inputs, targets where there are any, weights where there are any."""
+        """`for xb, yb in loader`: inputs, then targets and weights if the data has them."""
         yield from (part for part in (self.inputs, self.targets, self.weights) if part is not None)
 
     @property
@@ -119,7 +119,7 @@ def as_table(data: object, labels: object = None) -> Table:
 
 
 def _table_of_frame(data: object, labels: object) -> Table | None:
-    """A frame of numbers as a table; None for data that is no frame."""
+    """A frame of numbers as a table; None for data that is not a frame."""
     if isinstance(data, Table | np.ndarray):
         return None
     from wholestep.data.tables.frame_data import as_framed, plain_table  # imported here because it imports this module

@@ -81,7 +81,7 @@ class CollectiveCost:
 
     collective: str
     bytes: int
-    axis: str = DATA  # of the mesh
+    axis: str = DATA  # axis of the mesh
 
     def bytes_sent(self, ranks: int) -> Fraction:
         """Bytes that a rank sends, on average over ranks; exact for each rank if the elements divide evenly."""

@@ -1,7 +1,8 @@
 """Aliases under the names of this library's ancestors (Luminal, Meganeura, ML Odyssey), so that programs for them run.
 
 Each is another name of something here, or a few lines over it; nothing else in the package uses them.  They are also
-where one looks for them: `ws.ExecutionPlan`, `ws.callbacks.MetricCallback`, `ws.schedules.SGDR`.
+available in the packages where users look for them: `ws.ExecutionPlan`, `ws.callbacks.MetricCallback`,
+`ws.schedules.SGDR`.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ EVERYWHERE: Mapping[str, Row] = {
     "size_average": Only((None,), "write reduction='mean' or 'sum'"),
 }  # fmt: skip
 
-_CSV: Mapping[str, Row] = {  # of pandas.read_csv
+_CSV: Mapping[str, Row] = {  # arguments of pandas.read_csv
     "sep": "delimiter", "filepath_or_buffer": "path",
     "names": Say("write header=False, which calls the columns '0', '1' and so on"),
     "usecols": Say("leave columns out after reading: ws.data.read_frame(path).without('column')"),

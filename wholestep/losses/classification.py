@@ -55,7 +55,7 @@ def cross_entropy(
         ignore_index: rows with this index count neither above nor below the line.
         label_smoothing: s turns the target t into (1 - s)·t + s / classes (Szegedy et al., 2016).
         class_weight: (classes,); class c counts that much.  A mean over class indices divides by the weights of the
-            rows' classes, a mean over probabilities by rows, as torch does.  Where no row counts it is not finite.
+            rows' classes, a mean over probabilities by rows, as torch does.  If no row counts, the loss is not finite.
         sample_weight: (...); a row counts that much above and below the line.
         axis: of the classes, where shapes leave it open: logits (4, 3, 3) with labels (4, 3), and probabilities of more
             than two axes.

@@ -31,7 +31,7 @@ def triplet_margin_loss(
     Args:
         anchor, positive, negative: vectors (..., features) of one shape.
         p: 1 or 2, which length is meant.
-        swap: the positive may stand for the anchor where it is nearer to the negative (Balntas et al., 2016).
+        swap: use the positive in place of the anchor if it is nearer to the negative (Balntas et al., 2016).
 
     Example: `ws.losses.triplet_margin_loss(x, x * 1.1, -x)`.
     """
@@ -58,7 +58,7 @@ def triplet_loss(embeddings: Tensor, labels: Target, margin: Number = 1.0, reduc
     """Triplets found in the batch: for each row the farthest row of the same class (p) and the nearest row of another
     class (n), max(0, d(p) - d(n) + margin), averaged over rows that have both (arXiv:1703.07737).
 
-    Rows are compared with each other: the loss is not separable, and a batch cannot be cut into parts.
+    Rows are compared with each other: the loss is not separable, and a batch cannot be split.
 
     Args:
         embeddings: (rows, features).
@@ -129,8 +129,8 @@ def contrastive_loss(
 
     Args:
         distances: of two vectors each, (rows,) or (rows, 1).
-        target: 1 where they belong together, 0 where not, of any dtype.
-        margin: how far apart those that do not belong together should be.
+        target: 1 for similar pairs, 0 for dissimilar ones, of any dtype.
+        margin: the distance that dissimilar pairs should have at least.
 
     Example: `ws.losses.contrastive_loss(ws.sqrt((x * x).sum(-1) + 1e-12), labels == 0)`.
     """

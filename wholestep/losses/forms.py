@@ -46,7 +46,7 @@ def takes_as(scores: Tensor, meaning: Meaning) -> None:
 def class_axis(name: str, scores: Shape, target: Shape, axis: int | None = None) -> int:
     """The class axis: the given one, or the one without which the scores have the target's shape.
 
-    That may be the last, as in language models, or axis 1, as in torch; where both would do, it must be given.
+    That may be the last, as in language models, or axis 1, as in torch; if both are possible, it must be given.
     """
     last = len(scores) - 1
     if axis is not None:

@@ -38,7 +38,7 @@ def cosine_embedding_loss(
     Args:
         prediction: vectors (..., features).
         target: the vectors to compare them with, of the same shape.
-        similar: (...), 1 where a pair belongs together and -1 where it does not; all do when None.
+        similar: (...), 1 for similar and -1 for dissimilar pairs; all do when None.
         margin: between -1 and 1: how similar vectors that do not belong together may be.
 
     Example: `ws.losses.cosine_embedding_loss(x, x * 2.0)`.
@@ -98,7 +98,7 @@ def tversky_loss(
     """1 - (Σ p·t + smooth) / (Σ p·t + alpha·Σ p·(1 - t) + beta·Σ (1 - p)·t + smooth): Dice with different weights for
     false positives and false negatives (arXiv:1706.05721).
 
-    As `dice_loss`, it sees a batch as a whole.
+    Like `dice_loss`, it needs the whole batch.
 
     Args:
         logits, target: as of `dice_loss`.

@@ -42,12 +42,12 @@ class RightRows(OfScores):
 class Accuracy(RightRows):
     """The fraction of rows whose class is correct.
 
-    Predictions are scores `(..., C)`, classes `(...)`, or one score for each target of yes or no; targets are classes,
-    or probabilities of the scores' shape.  Among equal scores the first class counts.  Of several labels (N, L) each
-    counts by itself; with `exact` a row counts, and is right where all its labels are.
+    Predictions are scores `(..., C)`, classes `(...)`, or one score for each binary target; targets are classes,
+    or probabilities of the scores' shape.  Among equal scores the first class counts.  Each of several labels (N, L)
+    counts separately; with `exact` a row counts once, and is correct if all its labels are.
 
-    `threshold` is the score, in the scores' own unit, above which the answer is yes.  A loss such as "bce", of which it
-    is known that it takes logits, makes it 0.0.
+    `threshold` is the score above which the prediction is positive, in the unit of the scores.  A loss such as "bce",
+    of which it is known that it takes logits, makes it 0.0.
 
     Example: `ws.metrics.Accuracy()`.
     """

@@ -21,7 +21,7 @@ from wholestep.metrics.reading import PredictionForm, Seen
 class ECE(OfProbabilities):
     """The expected calibration error (arXiv:1706.04599): Σ nᵢ/n·|accuracyᵢ - confidenceᵢ| over bins of confidence.
 
-    The confidence of a row is the probability of the class that it is given, of yes or no that of the answer; bins are
+    The confidence of a row is the probability of its predicted class; bins are
     `bins` equal parts of (0, 1].  Predictions are raw scores, or probabilities with `from_logits=False`.
 
     Example: `ws.metrics.ECE(bins=15)`.

@@ -24,8 +24,8 @@ AVERAGES = ("macro", "micro", "weighted", "binary", "auto", None)
 class OfClasses(OfScores):
     """The base class of metrics that need a predicted class for each row.
 
-    Predictions are scores `(..., C)`, classes `(...)`, or one score for each target of yes or no, with a `threshold`
-    above which the answer is yes (a loss such as "bce" makes it 0.0).  `classes` says how many classes there are where
+    Predictions are scores `(..., C)`, classes `(...)`, or one score for each binary target, with a `threshold` above
+    which the prediction is positive (0.0 for a loss such as "bce").  `classes` says how many classes there are where
     predictions are classes; on arrays it may be left open.
     """
 
@@ -166,7 +166,7 @@ class Precision(ByClass):
     """The fraction of rows predicted as a class that belong to it.
 
     `average`: "macro" (each class or label alike), "weighted" (by its true rows), "micro" (all rows alike), "binary"
-    (class 1), or None for the array of classes or labels.  "auto" is "binary" for one score of yes or no, else "macro".
+    (class 1), or None for the array of classes or labels.  "auto" is "binary" for a single binary score, else "macro".
 
     Example: `ws.metrics.Precision(average="macro")`.
     """

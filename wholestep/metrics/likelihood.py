@@ -61,8 +61,8 @@ class OfProbabilities(OfScores):
 class LogLoss(OfProbabilities, Mean):
     """The negative log-probability of the target, averaged over rows; for binary labels, over all labels.
 
-    Predictions are raw scores, or probabilities with `from_logits=False` (kept an epsilon away from 0 and 1, as
-    scikit-learn does): `(..., C)` with classes `(...)` or probabilities `(..., C)`, or one for each target 0 or 1.
+    Predictions are raw scores, or probabilities with `from_logits=False` (clipped to stay an epsilon away from 0 and 1,
+    as in scikit-learn): `(..., C)` with classes `(...)` or probabilities `(..., C)`, or one for each target 0 or 1.
 
     Example: `ws.metrics.LogLoss()`.
     """

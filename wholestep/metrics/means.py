@@ -32,8 +32,8 @@ class Mean(Metric):
 class LossTracker(Mean):
     """The mean of the loss over all rows, not over batches.
 
-    Inside a step it adds up the loss's own numerators and denominators; a loss that is no quotient counts once for each
-    row.  On arrays: `tracker.update(loss, rows)`, with the number of rows or anything that has that length.
+    Inside a step it adds up the loss's own numerators and denominators; the value of any other loss is weighted by the
+    number of rows.  On arrays: `tracker.update(loss, rows)`, with the number of rows or anything that has that length.
 
     Example: `ws.metrics.LossTracker()`.
     """

@@ -27,10 +27,10 @@ NEITHER = -1  # marks a target that is neither positive nor negative
 class Ranked(OfScores, KeptRows):
     """The base class of metrics of the ranking of all scores of an epoch.
 
-    Scores are `(...)` for targets 0 and 1, or `(..., C)` for classes `(...)`: two columns are one score, more are one
-    question for each class against the others, averaged over classes.  More than two columns are raw scores that become
-    probabilities (softmax) before rows are compared, unless `from_logits=False`.  Of several labels (N, L) each is
-    ranked by itself, and their mean is the result.
+    Scores are `(...)` for targets 0 and 1, or `(..., C)` for classes `(...)`: two columns are one score, more are
+    compared one class against the others, averaged over classes.  More than two columns are raw scores that become
+    probabilities (softmax) before rows are compared, unless `from_logits=False`.  Each of several labels (N, L) is
+    ranked separately, and the result is their mean.
 
     `capacity` is the number of rows of an epoch, which `fit` knows: see `KeptRows`.
     """

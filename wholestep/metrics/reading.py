@@ -1,7 +1,7 @@
 """Determines how predictions and targets of a classifier are interpreted: by options, by the loss, by shape and dtype.
 
-A metric's own `axis=` (classes) or `threshold=` (yes or no) decides first; then what the loss takes the same output for
-(`losses.forms.Meaning`); then shapes and dtypes, where they leave one answer.  The same on arrays and on tensors.
+A metric's own `axis=` (classes) or `threshold=` (binary) decides first; then the interpretation of the same output by
+the loss (`losses.forms.Meaning`); then shapes and dtypes, if they are unambiguous.  The same on arrays and on tensors.
 """
 
 from __future__ import annotations

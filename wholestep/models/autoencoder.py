@@ -18,7 +18,7 @@ def vae(inputs: int = 784, latent: int = 20, hidden: int = 400, beta: float = 1.
     """An encoder and a decoder of one hidden layer each, as in the paper.
 
     Args:
-        latent: numbers that an example is described by.
+        latent: the size of the latent vector of an example.
         beta: how much the divergence counts (arXiv:1804.03599).
 
     Example: `ws.fit(ws.models.vae(), (images, images), loss="bce", epochs=5)`.

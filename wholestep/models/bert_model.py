@@ -50,7 +50,7 @@ def bert(
         head: "tokens" gives the scores of every token, for masked words; "classes" the scores of `classes` for the
             whole text, by its first token; "token_classes" those of `classes` for each token; "spans" the scores of an
             answer's first and last token, a tuple of two (batch, time); None the vectors (batch, time, width).
-        hidden: width of the inner layer; 4·width where that is given and this is not.
+        hidden: width of the inner layer; 4·width if only the width is given.
         segments: kinds of tokens, of the first text and the second.
 
     Example: `ws.models.bert(head="classes", layers=2, width=64, heads=4, vocabulary=100, context=32)`.

@@ -76,7 +76,7 @@ class GPT2(LanguageModel):
         self.h = [GPT2Block(width, heads, layers, dropout, dtype) for _ in range(layers)]
         self.ln_f = LayerNorm(width, dtype=dtype)
         if split:
-            from wholestep.nn.wrappers.tensor_parallel import split_gpt2  # few are
+            from wholestep.nn.wrappers.tensor_parallel import split_gpt2  # imported here because few models are split
 
             split_gpt2(self, heads)
 

@@ -49,8 +49,8 @@ def llama(
     """Llama of a published size ("llama-7b", "llama-3-8b", "tinyllama-1.1b") or of any other.
 
     Args:
-        kv_heads: of keys and values; as many as there are heads where those are given and this is not.
-        hidden: width of the inner layer; 8/3 of the width, up to a multiple of 8, where that is given and this is not.
+        kv_heads: of keys and values; equal to `heads` if only those are given.
+        hidden: width of the inner layer; 8/3 of the width, rounded up to a multiple of 8, if only the width is given.
         base: of the frequencies of rotary positions.
         tied: the token embedding is also the output layer.
         split: workers that divide layers, `ws.Workers(model=2)`, have some of the heads, of those of keys and of the
@@ -126,7 +126,7 @@ class Llama(LanguageModel):
         self.model = Decoder(layers, width, heads, kv_heads, hidden, vocabulary, angles, eps, dtype)
         self.lm_head = None if tied else Linear(width, vocabulary, bias=False, init=init.normal(std=0.02), dtype=dtype)
         if split:
-            from wholestep.nn.wrappers.tensor_parallel import split_llama  # few are
+            from wholestep.nn.wrappers.tensor_parallel import split_llama  # imported here because few models are split
 
             split_llama(self, heads, kv_heads)
 

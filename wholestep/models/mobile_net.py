@@ -1,6 +1,6 @@
 """MobileNetV2: "Inverted residuals and linear bottlenecks", Sandler et al. 2018 (arXiv:1801.04381).
 
-The layers, names and first values are torchvision's.
+The layers, names and initial weights are torchvision's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def mobilenet_v2(
     """MobileNetV2 for images of about 224 x 224, 3.5 M parameters.
 
     Args:
-        width: how many times as many channels as the paper's first table has.
+        width: factor of the channels in the paper's first table.
 
     Example: `ws.models.mobilenet_v2(classes=10, width=0.5)`.
     """

@@ -28,8 +28,8 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
     """A model with published weights, from a local folder in the layout of Hugging Face: `config.json`, and
     `model.safetensors`, its shards with their index, or `pytorch_model.bin`.
 
-    Known are `gpt2`, `llama`, `bert` and `vit`; what a configuration asks for and the model here does not do is an
-    error that names it.
+    Known are `gpt2`, `llama`, `bert` and `vit`; a setting that the model here does not support is an error with its
+    name.
 
     Args:
         folder: what `save_pretrained` wrote, or a download of it.
@@ -262,7 +262,9 @@ def _bert(config: Config, dtype: object) -> Bert:
     )
     rates = [config.real(name, 0.1, below=1.0) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")]
     if rates[0] != rates[1]:
-        raise UsageError(f"{config.path}: layers and attention drop {rates[0]} and {rates[1]}; here it is one rate.")
+        raise UsageError(
+            f"{config.path}: layers have dropout {rates[0]}, attention {rates[1]}; here is one rate: set them equal."
+        )
     config.need(classifier_dropout=(None, rates[0]))
     kind = config.architecture("BertModel")
     if kind not in BERT_HEADS:

@@ -1,7 +1,7 @@
 """VGG: "Very deep convolutional networks for large-scale image recognition", Simonyan and Zisserman 2014
 (arXiv:1409.1556).
 
-The layers, names and first values are torchvision's; the numbers count layers with weights.
+The layers, names and initial weights are torchvision's; the numbers count layers with weights.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def vit(
 
     Args:
         image, patch: sides of the images, and of the squares that become words.
-        hidden: width of the inner layer; 4·width where that is given and this is not.
+        hidden: width of the inner layer; 4·width if only the width is given.
 
     Example: `ws.models.vit(classes=10, image=32, patch=8, layers=2, width=64, heads=4)`.
     """

@@ -142,7 +142,7 @@ def _check_schedules(kind: str, schedules: object, unit: str) -> tuple[Schedule,
 def _need_schedule(kind: str, schedule: object, unit: str) -> None:
     if not isinstance(schedule, Schedule):
         fail(UsageError, f"{kind} is made of schedules, e.g. ws.schedules.Cosine(1e-3, 100); received {schedule!r}.")
-    if schedule.unit != unit and not isinstance(schedule, ReduceOnPlateau):  # which counts observations
+    if schedule.unit != unit and not isinstance(schedule, ReduceOnPlateau):  # a plateau counts observations
         fail(
             OptionError,
             f"{kind} counts in unit={unit!r}, the schedule inside in {schedule.unit!r}; give both the same.",

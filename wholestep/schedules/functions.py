@@ -26,7 +26,7 @@ class Lambda(Schedule):
 
     A function that is a formula, `lambda n: 0.95**n` or of `ws.where`, `ws.minimum`, `ws.cos`, is traced into the step.
     One that is not, because it branches or calls `math`, becomes a table of its values as soon as the length of the run
-    is known: `ws.fit` and `ws.Experiment` know it, elsewhere say it, `.over(100)`.
+    is known: in `ws.fit` and `ws.Experiment`; elsewhere pass it, `.over(100)`.
 
     Example: `ws.schedules.Lambda(lambda epoch: 0.95**epoch, unit="epoch")`.
     """

@@ -91,7 +91,7 @@ class Hyperparameters:
         optimizer = get(optimizer)
         definition, scalars = compiled.definition, programs.scalars
         if definition.same_program(optimizer):
-            present = dict(scalars.items())  # decay that acts on no parameter is not part of the program
+            present = dict(scalars.items())  # weight decay that acts on no parameter is not part of the program
             for name, value in optimizer.runtime_values().items():
                 if name in present and name not in scalars.governed:
                     scalars[name] = value

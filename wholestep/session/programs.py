@@ -68,7 +68,7 @@ class Programs:
         self.scalars.governed = {target: governor(target, s, state, self.turn) for target, s in schedules.items()}
         for target, schedule in schedules.items():
             for number, value in schedule.numbers().items():
-                if value is not None:  # else the plan has the default
+                if value is not None:  # if it is None, the plan's default is used
                     self.scalars.declare(scalar_name(target, number), value)
 
     def need(self, what: str) -> Plans:
@@ -264,7 +264,7 @@ class Programs:
 
     def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
         if self.where.device.runs:
-            refused = REFUSED if REFUSED in entry.outputs else None  # of a step function with `ws.LossScale`
+            refused = REFUSED if REFUSED in entry.outputs else None  # output of a step function with `ws.LossScale`
             unless = None if name != "main" else NONFINITE if self.step_options.may_skip else refused
             stops = (
                 self.raises and self.step_options.loss_scale is None
@@ -302,7 +302,8 @@ def memories(plan: Plan, where: Placement) -> Iterator[tuple[list[str], StateMem
     divided = [plan.buffers[id] for _, id in plan.states if plan.buffers[id].is_part]
     yield [name for name, id in plan.states if not plan.buffers[id].is_part], where.device.memory
     if divided:
-        from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
+        # imported here because most plans have none
+        from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts
 
         group, memory = where.group, where.device.memory
         assert group is not None, "ranks divide a state"

@@ -82,7 +82,7 @@ class Session:
     in parallel, give each thread a session of its own.
 
     Args:
-        plan: what `compile_training_graph` or `load_plan` gave.
+        plan: a plan from `compile_training_graph` or `load_plan`.
         state: the parameters and states of a model; by default a new state.
         seed: keys random nodes and the order of epochs.
         threads: None uses $WHOLESTEP_THREADS, else the cores that this process may run on.
@@ -127,7 +127,7 @@ class Session:
     def step(self, given: Mapping[str, object] | None = None, /, *more: object, **inputs: object) -> StepResult:
         """One step: forward, backward and update in one native call.
 
-        Inputs are named; a mapping may hold names that are no Python identifiers.  Inputs given by `set_input` hold
+        Inputs are named; a mapping may contain names that are not Python identifiers.  Inputs given by `set_input` hold
         until they are given here.
         """
         programs = self._programs

@@ -31,7 +31,7 @@ class Classifier(ClassifierMixin, Estimator):
         max_iter: the most epochs.
         shuffle: visit rows in another order in every epoch.
         random_state: of weights and orders.
-        tol, n_iter_no_change: training ends when so many epochs in a row were not better by more than `tol`.
+        tol, n_iter_no_change: training ends after this many epochs in a row without an improvement of more than `tol`.
         early_stopping: "better" is the score of `validation_fraction` of the rows, which are held out, rather than the
             loss; the weights of the best epoch are kept.
         dropout: after each hidden layer.

@@ -1,7 +1,7 @@
 """A pool of compiled networks: a fit or a prediction borrows one, and the trained weights are copied out of it.
 
 A search makes hundreds of small fits of the same shape.  Their sizes, and nothing else, are compiled: numbers of rows,
-learning rates and penalties are runtime values, and a network that was handed back starts anew with the next fit.
+learning rates and penalties are runtime values, and a network that was returned to the pool is reset by the next fit.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class SharedNetwork:
             name: materialize(owned.init, owned.shape, owned.dtype, seed, name)
             for name, owned in self.model.named_arrays().items()
         }
-        trained = {name + RAW: value for name, value in drawn.items()}  # what is averaged
+        trained = {name + RAW: value for name, value in drawn.items()}  # the raw weights, which are averaged
         self.session.load_state_dict({**self._first, **drawn, **trained})
         self._holds = None
 

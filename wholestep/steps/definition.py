@@ -60,7 +60,7 @@ class Definition:
     capacity: Mapping[str, int] = field(default_factory=dict)
     step_options: StepOptions = PLAIN
     measures_only: bool = False  # is `evaluate` the entry point that `step` runs?
-    clocks: UpdateCounters = field(default_factory=UpdateCounters)  # of its programs
+    clocks: UpdateCounters = field(default_factory=UpdateCounters)  # update counters of its programs
     ranks: int = 0  # data-parallel ranks; 0: not distributed
     shard: str | None = None  # "optimizer": each rank holds a shard of the optimizer's state
     model_ranks: int = 1  # tensor-parallel ranks, which have the same rows
@@ -189,7 +189,8 @@ class Definition:
                 if self.shard is not None and self.ranks > 1 and kind == TRAIN:
                     traced = with_divided_states(traced, self.ranks)
             if self._trains(entry):
-                from wholestep.optim.core.averages import with_averages_as_weights  # few average
+                # imported here because few optimizers average weights
+                from wholestep.optim.core.averages import with_averages_as_weights
 
                 traced = with_averages_as_weights(traced, self.averaged)
             self.traced[entry] = traced

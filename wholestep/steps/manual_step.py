@@ -106,7 +106,7 @@ def _is_layer(node: ir.Node) -> bool:
     return node.op in ops_with(Trait.LAYER) and node.type.dtype.is_float
 
 
-GRAPHS: dict[str, Callable[[Graph, Optimizer], ir.IRGraph]] = {  # by entry point
+GRAPHS: dict[str, Callable[[Graph, Optimizer], ir.IRGraph]] = {  # the function that records each entry point
     "backward": lambda graph, optimizer: backward_graph(graph),
     "gradients": lambda graph, optimizer: gradient_graph(graph),
     "clip": lambda graph, optimizer: clip_graph(graph),

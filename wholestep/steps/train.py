@@ -38,7 +38,8 @@ def train_graph(
 ) -> ir.IRGraph:
     """The user's graph with gradients of its first output and the optimizer's update; `graph` itself is unchanged.
 
-    A graph without outputs that updates states itself (`ws.AdamOptimizer`) is the step as it is; its loss is NaN.
+    A graph without outputs that updates states itself (`ws.AdamOptimizer`) is used as the step unchanged; its loss is
+    NaN.
 
     Args:
         trainable: name patterns of the parameters to train (all of them when None); the others are frozen.

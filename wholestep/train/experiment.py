@@ -65,8 +65,8 @@ class Experiment:
             by its inputs, or `(x, y)` for the first and the second; every number that it returns is logged.
         data: `(x, y)` or `(x, y, sample_weight)` of arrays or dicts of arrays, a `DataLoader`, a data set with `len`
             and `[i]`, or an iterable of batches.  Several inputs are a dict by the names of `forward`'s arguments, or a
-            tuple in their order, `((a, b), y)`.  x may be a frame of pandas or Polars, an Arrow table or what
-            `ws.data.read_frame` gave; y is then a column of it, by name, or one of its own.
+            tuple in their order, `((a, b), y)`.  x may be a frame of pandas or Polars, an Arrow table or the result of
+            `ws.data.read_frame`; y is then a column of it, by name, or one of its own.
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`; or `ws.data.Holdout`: by class, or whole groups.
         validate_every: epochs between two validations; the last epoch always has one.
@@ -86,23 +86,23 @@ class Experiment:
             validation) after every epoch.
         metrics: names, objects or functions of predictions and targets, e.g. `["accuracy", my_function]`; or a dict of
             such lists by output.
-        encoder: how the columns of a frame become numbers, learnt from the training rows and kept with the model, whose
-            `predict` applies it.  `ws.models.Tabular` has one without being told.
+        encoder: how the columns of a frame become numbers, fitted to the training rows and stored with the model, whose
+            `predict` applies it. `ws.models.Tabular` has one by default.
         min_epochs: epochs that run even if a callback asks to stop.
-        batch_size: rows of a batch; the last one has what is left, which is all rows where there are fewer.  A
+        batch_size: rows of a batch; the last one has the remaining rows, which are all rows if there are fewer.  A
             `DataLoader` and an iterable of batches have their own.
-        drop_last: leave out a last batch that is not full.  Of fewer rows than `batch_size` no batch is left: an epoch
-            without a batch is an error.
-        limit_batches: the most batches of an epoch; a share of them where it is a float, 0.1.
+        drop_last: leave out a last batch that is not full.  With fewer rows than `batch_size` no batch is left, which
+            is an error.
+        limit_batches: the most batches of an epoch; a float such as 0.1 is a fraction of them.
         limit_validation: the most batches of the validation data, or a share of them.
         overfit_batches: train on this many batches alone, the same in every epoch, and validate on them.
-        fast_dev_run: True, or a number of batches: one epoch of so few, validation too, to see that all of it runs.  No
-            checkpoint and no log is written.
-        accumulate: an update takes this many batches, the last one of an epoch those that are left, and equals the
-            update over all their rows at once.  It means the same for arrays, data sets, loaders and iterables.
+        fast_dev_run: True, or a number of batches: train and validate one epoch of this many, as a test that everything
+            runs.  No checkpoint and no log is written.
+        accumulate: batches per update, which equals an update over all their rows at once; the last update of an epoch
+            takes the remaining batches.  It means the same for arrays, data sets, loaders and iterables.
         per_micro_batch: for a loss that is not separable, accept the mean of the batches' losses.
-        clip_norm: shorten all gradients together to this global norm.
-        clip_value: bring every element of the gradients into [-clip_value, clip_value], before `clip_norm`.
+        clip_norm: scale all gradients to at most this global norm.
+        clip_value: clip every element of the gradients to [-clip_value, clip_value], before `clip_norm`.
         gradient_norm: log `grad_norm`, the mean over an epoch's steps of the global norm of gradients, before
             `clip_norm`, with which it is logged anyway.
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
@@ -110,17 +110,18 @@ class Experiment:
             a model that replaces them.
         precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as of `ws.build_session`.
         loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
-        memory: the most bytes that a step may take, "5.5GB", or a part of what it takes otherwise, 0.7, as of
+        memory: the most bytes that a step may use, "5.5GB", or a fraction of its peak without a limit, 0.7, as for
             `ws.build_session`.
         seed: of the initial weights, the order of rows, the rows held out, dropout and other random values.  None: that
             of `ws.manual_seed`, 0 unless it was called; networks trained one after the other then start differently.
         device: of the steps, as of `ws.build_session`.
-        shards: make each step as so many workers would, in this process: their run, with its bits; `(2, 3)`
+        shards: compute each step as this many workers would, in this process and with the same bits; `(2, 3)`
             as those of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
-        observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
-        checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
+        observer: receives the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are
+            unchanged.
+        checkpoint: a folder for checkpoints: of the last two epochs and the best one, and every minute inside an epoch.
             Ctrl-C, SIGTERM and SIGHUP (a closed terminal) then finish the current steps, save, and exit.  Only one run
             at a time writes to a folder.
         resume: a run's folder (or one checkpoint of it) to resume from; True: from `checkpoint`, if it has any.

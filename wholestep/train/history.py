@@ -24,14 +24,14 @@ from wholestep.schedules.monitor_modes import canonical
 class TrainHistory:
     """The epochs of a run, in order; `history["val_loss"]` is a list with one value per epoch.
 
-    A metric that is no single number, as a confusion matrix, is an array per epoch: `history["confusion_matrix"][-1]`.
+    A metric with several values, such as a confusion matrix, is an array per epoch: `history["confusion_matrix"][-1]`.
     A metric that was not measured in an epoch (`validate_every=`) is NaN; measurements inside epochs
     (`validate_every_steps=`) are in `validations`, each with its epoch and step.
     """
 
     epochs: list[EpochStats] = field(default_factory=list)
     stopped_by: str = ""  # why the run ended before its last epoch; "" if it did not
-    validations: list[EpochStats] = field(default_factory=list)  # those inside epochs
+    validations: list[EpochStats] = field(default_factory=list)  # validations inside epochs
 
     def final_loss(self) -> float | None:
         """The mean loss of the last epoch, a partial one too, or None before the first step."""

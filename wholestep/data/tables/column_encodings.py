@@ -188,7 +188,7 @@ def as_in_training(part: Part, column: Column) -> Column:
 
 
 def parse_dates(cells: Sequence[str], notation: str) -> Array | None:
-    """The dates as datetime64[us]; None if one of the cells is no date of the calendar in this notation."""
+    """The dates as datetime64[us]; None if a cell is not a valid date in this notation."""
     texts = []
     for cell in cells:
         match = _PATTERNS[notation].fullmatch(cell)
@@ -203,12 +203,12 @@ def parse_dates(cells: Sequence[str], notation: str) -> Array | None:
 
 
 def possible_notations(cells: Sequence[str]) -> list[str]:
-    """The notations in which every cell is a date: two where no day is above 12, none for other text."""
+    """The notations in which every cell is a date: two if no day is above 12, none for text that is not a date."""
     return [notation for notation in NOTATIONS if parse_dates(cells, notation) is not None]
 
 
 def dates_from_text(name: str, column: Column, notation: str) -> Column:
-    """A column of text as dates; InputError names the first cell that is none."""
+    """A column of text as dates; InputError names the first cell that is not a date."""
     dates = parse_dates(column.present.tolist(), notation)
     if dates is None:
         row = next(i for i in np.flatnonzero(~column.missing) if parse_dates([column.values[i]], notation) is None)

@@ -71,7 +71,7 @@ class Encoder:
         ignore: columns to leave out, such as an identifier.
         most_categories: of a column of text; with more distinct values it is read as words.
         numbers: columns of numbers that are quantities although they differ in every row, such as a year.
-        dates: columns of text to be read as dates; a value that is none is an error.
+        dates: columns of text to be read as dates; any other value is an error.
         dayfirst: is 03/04/2024 the 3rd of April?  None: decided per column if a day above 12 shows it.
 
     Example: `ws.fit(model, (frame, "species"), encoder=ws.data.Encoder(ignore=["id"]), loss="cross_entropy")`.
@@ -219,7 +219,7 @@ class Encoder:
 def _is_identifier(name: str, column: Column) -> bool:
     """Does the column number or name its rows?  Unique integers without large gaps, or called so; unique single words.
 
-    Training sees a part of the rows only, so the numbers may have gaps: half of them may be held out.
+    Training uses only a part of the rows, so identifiers may have gaps: half of them may be held out.
     """
     values = column.present
     if len(values) < FEWEST_IDENTIFIERS or column.missing.any() or column.categorical:

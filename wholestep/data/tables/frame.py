@@ -159,7 +159,7 @@ _KINDS: tuple[tuple[tuple[type, ...], Any], ...] = (
 
 
 def _of_objects(name: str, array: Array) -> Column:
-    """A column of Python objects: all numbers, all dates or all text, apart from missing values."""
+    """A column of Python objects: all numbers, all dates or all text, except for missing values."""
     missing = np.array([_is_gap(v) for v in array], bool)
     present = array[~missing]
     kinds = {type(v) for v in present}

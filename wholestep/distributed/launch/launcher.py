@@ -34,7 +34,7 @@ class Job:
     """A command that several ranks run."""
 
     count: int
-    command: tuple[str, ...]  # of each rank
+    command: tuple[str, ...]  # command line of each rank
     hosts: tuple[str, ...] = ()  # this machine by default
     restarts: int = 0
     threads: int | None = None  # threads of each rank; None: the cores of a machine are divided among its ranks

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # to every rank
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals forwarded to every rank
 FINISHED = (0, *(128 + number for number in FORWARDED))  # exit codes of success; after a signal a rank saves and ends
 STEP_BYTES = 8  # size of the step number in a rank's notes, which its parent reads after its end; a text may follow
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
@@ -23,7 +23,7 @@ POLL = 0.02  # seconds between two polls of child processes
 
 @dataclass(frozen=True)
 class RankExit:
-    """How a rank ended: its exit code (128 + the signal that killed it), the time, and a text for people."""
+    """How a rank ended: its exit code (128 + the signal that killed it), the time, and a description for messages."""
 
     rank: int
     code: int
@@ -87,7 +87,7 @@ def signal_ranks(children: Sequence[subprocess.Popen[bytes]], number: int) -> No
 def forward_signals(send: Callable[[int], None]) -> Iterator[None]:
     """Forward Ctrl-C, SIGTERM and SIGHUP to every rank: they finish the current steps together, save, and end.
 
-    Under nohup SIGHUP stays ignored, here and in the ranks, which inherit it.
+    Under nohup, this process and the ranks, which inherit its signal handling, keep ignoring SIGHUP.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -31,7 +31,7 @@ CHECK = 0.05  # seconds between two checks of the other ranks
 ANSWER = 10.0  # seconds that a rank has to answer before it counts as absent
 CLOSE = 5.0  # seconds that leaving may take
 
-_joined: dict[int, NcclGroup] = {}  # by GPU
+_joined: dict[int, NcclGroup] = {}  # the group of each GPU
 
 
 def take_gpu(workers: Workers) -> None:
@@ -65,7 +65,7 @@ def _process_group_of(control: RankGroup | None) -> ProcessGroup | None:
 
 
 class NcclGroup:
-    """Ranks with one GPU each, seen from one of them.
+    """A group of ranks with one GPU each, as one of its ranks uses it.
 
     Args:
         gpu: of this rank.

@@ -47,7 +47,7 @@ MEANINGS = {errno.ETIMEDOUT: LATE, errno.EPROTO: UNLIKE, errno.EBADMSG: ALTERED}
 class Transport(Protocol):
     """Carries bytes between ranks, or some of them.  All ranks call the same methods in the same order."""
 
-    engine: str  # for people
+    engine: str  # name of the transport, for errors
     rank: int
     size: int
     members: Sequence[int]  # numbers of its ranks within the job
@@ -72,7 +72,7 @@ class Transport(Protocol):
 
 
 class ProcessGroup:
-    """Ranks that are processes, seen from one of them.
+    """A group of ranks that are processes, as one of its ranks uses it.
 
     Args:
         transport: carries bytes between them.

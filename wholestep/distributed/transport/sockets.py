@@ -28,7 +28,7 @@ KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP
 class Meeting:
     """How a rank joins its job."""
 
-    address: Address  # of the rendezvous
+    address: Address  # address of the rendezvous
     secret: bytes
     node: str  # the launcher's name of this machine: ranks with different ones share no memory
 

@@ -27,10 +27,10 @@ class MultiHeadAttention(Module):
         width: of the input and the output.
         heads: of the queries; `width` is divided among them.
         kv_heads: of keys and values where several heads of queries share one (arXiv:2305.13245).
-        causal: position i sees the positions 0 ... i only.
-        rotary: queries and keys know their positions by `ws.rotary`.
+        causal: position i attends only to positions 0 to i.
+        rotary: apply rotary position embeddings, `ws.rotary`, to queries and keys.
         dropout: of the weights of the softmax, in training (see `ws.attention`).
-        head_width: of each head, where it is not width / heads.
+        head_width: features of each head; width / heads by default.
         init: how both weights start, where not as in PyTorch.
         split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads each.
         weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
@@ -88,7 +88,8 @@ class MultiHeadAttention(Module):
             self.out_proj.bias = parameter((width,), 0.0, dtype)
         self.split = None if not split else "heads"
         if split:
-            from wholestep.nn.wrappers.tensor_parallel import split_attention  # few are
+            # imported here because few layers are split
+            from wholestep.nn.wrappers.tensor_parallel import split_attention
 
             split_attention(self, split)
 

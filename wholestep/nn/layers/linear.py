@@ -44,8 +44,8 @@ class Linear(Module):
         init: how the weight starts, where not as above.
         split: of workers that divide layers, `ws.Workers(model=2)`: "columns", each has some of the outputs, or "rows",
             each has some of the inputs.  Columns, an activation, rows: one sum over workers in each direction.
-        weight_regularizer, activity_regularizer: what is added to the loss for the weight, and for what the layer gives
-            (a mean over rows): `ws.nn.L2(1e-4)`, `ws.nn.L1(1e-4)`, or a function of a tensor that gives a number.
+        weight_regularizer, activity_regularizer: terms added to the loss for the weight, and for the output of the
+            layer (a mean over rows): `ws.nn.L2(1e-4)`, `ws.nn.L1(1e-4)`, or a function of a tensor that gives a number.
 
     Example: `ws.nn.Linear(784, 128)`.
     """
@@ -74,7 +74,7 @@ class Linear(Module):
         self.bias = parameter((outputs,), start, dtype) if bias else None
         self.split = split or None
         if split:
-            from wholestep.nn.wrappers.tensor_parallel import split_linear  # few are
+            from wholestep.nn.wrappers.tensor_parallel import split_linear  # imported here because few layers are split
 
             split_linear(self, split)
 

@@ -162,7 +162,7 @@ def first_values(hidden: int) -> Initializer:
 
 
 class RNN(Recurrent):
-    """h' = tanh(W·x + b + U·h + c), layer upon layer (Elman, 1990); PyTorch's names, shapes and first values.
+    """h' = tanh(W·x + b + U·h + c), layer upon layer (Elman, 1990); PyTorch's names, shapes and initial weights.
 
     Args:
         inputs, hidden: features of a step, and of the state.
@@ -190,8 +190,8 @@ class RNN(Recurrent):
 
 
 class LSTM(Recurrent):
-    """Long short-term memory (Hochreiter & Schmidhuber, 1997; with a forget gate); PyTorch's names, shapes and first
-    values.  The rows of the weights are the gates i, f, g, o.
+    """Long short-term memory (Hochreiter & Schmidhuber, 1997; with a forget gate); PyTorch's names, shapes and initial
+    weights.  The rows of the weights are the gates i, f, g, o.
 
     Args:
         inputs, hidden: features of a step, and of h and c.
@@ -205,8 +205,8 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    """Gated recurrent units (arXiv:1406.1078) with PyTorch's names, shapes and first values.  The rows of the weights
-    are the gates r, z, n; r multiplies the state's part of n, its bias included.
+    """Gated recurrent units (arXiv:1406.1078) with PyTorch's names, shapes and initial weights.  The rows of the
+    weights are the gates r, z, n; r multiplies the state's part of n, its bias included.
 
     Args:
         inputs, hidden: features of a step, and of the state.

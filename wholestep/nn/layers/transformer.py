@@ -140,8 +140,8 @@ class Transformer(Module):
     """An encoder and a decoder (arXiv:1706.03762): maps (source, target) to the decoder's output.
 
     Both take vectors, (batch, time, width), as `torch.nn.Transformer(batch_first=True)` does, whose names it has;
-    embeddings, positions and the scores of words are the model's around it.  A position of the target sees those before
-    it.
+    embeddings, positions and the scores of words are the model's around it.  A position of the target attends only to
+    itself and earlier ones.
 
     Args:
         encoder_layers, decoder_layers: how many blocks.

@@ -73,8 +73,7 @@ class Holding:
 class Recorded(Module):
     """A recorded network, returned by `ws.from_torch`, `ws.from_onnx` or `ws.load_network`.
 
-    It is trained, evaluated, frozen, saved and loaded as any module.  Its arrays have the names that they had where it
-    comes from.
+    It is trained, evaluated, frozen, saved and loaded as any module.  Its arrays keep the names of the original.
     """
 
     def __init__(self, program: RecordedProgram, holdings: Mapping[str, Holding], arrays: Mapping[str, Array]) -> None:

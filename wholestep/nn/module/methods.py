@@ -35,7 +35,7 @@ def predict(
 
     Args:
         probabilities: give probabilities instead of scores, by softmax or sigmoid as the loss of the model says;
-            "softmax" or "sigmoid" says it for a model that has met no loss.
+            needed for a model without a loss: "softmax" or "sigmoid".
 
     Example: `logits = model.predict(images)`.
     """
@@ -59,8 +59,8 @@ def predict_classes(
 ) -> Any:
     """The most probable class of each row as an integer; for binary scores 1 or 0 each.
 
-    A model that was trained on a frame gives the labels of its target.  `scores` is "softmax" or "sigmoid" for a
-    model that has met no loss; the other arguments are those of `predict`.
+    A model that was trained on a frame gives the labels of its target.  `scores` is "softmax" or "sigmoid", needed for
+    a model without a loss; the other arguments are those of `predict`.
 
     Example: `model.predict_classes(images) == labels`.
     """
@@ -191,7 +191,7 @@ def load(self: Module, path: str | PathLike[str], strict: bool = True, rename: R
 def summary(self: Module, *inputs: object, **named: object) -> Summary:
     """A table of layers, shapes, parameters, flops and bytes for inputs of these `ws.Spec`s.
 
-    A model that has been trained, evaluated or asked for predictions needs none: it has seen its data.
+    A model that has been trained, evaluated or asked for predictions needs none: its input types are known.
 
     `print_fn` is called with its text, as Keras does.
 

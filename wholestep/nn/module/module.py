@@ -187,7 +187,7 @@ class Module:
     def astype(self, dtype: object) -> Module:
         """Set the dtype of the module, float32 or float64; only before its weights are initialized.
 
-        For half precision leave the model as it is and say `precision="bfloat16"` to `ws.fit` or `ws.build_session`.
+        For half precision, leave the model unchanged and pass `precision="bfloat16"` to `ws.fit` or `ws.build_session`.
         """
         with located():
             wanted = as_dtype(dtype)
@@ -226,7 +226,7 @@ class Module:
     def freeze(self, *patterns: str) -> Module:
         """Freeze the parameters whose names match, for sessions that are built later.
 
-        Buffers are no parameters: a `BatchNorm2d` whose weights are frozen still uses the statistics of the batch in
+        Buffers are not parameters: a `BatchNorm2d` whose weights are frozen still uses the statistics of the batch in
         steps that train and moves its running statistics, as PyTorch's does in `train` mode.
 
         Example: `model.freeze("embedding.*")`.

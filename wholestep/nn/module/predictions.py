@@ -58,7 +58,7 @@ def _each(model: Module, outputs: Any, option: str, asked: bool | str, change: A
 def _meanings_of(model: Module, outputs: Mapping[str, Any]) -> dict[str, Meaning]:
     met: dict[str, Meaning] = model.__dict__.get(MEANINGS, {})
     encoding = encoding_of(model)
-    if not met and encoding is not None and encoding.classes is not None:  # from a file
+    if not met and encoding is not None and encoding.classes is not None:  # the encoding was loaded from a file
         return {"output": Meaning(each=encoding.outputs == 1)}
     return {name: meaning for name, meaning in met.items() if name in outputs}
 

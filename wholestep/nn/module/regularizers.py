@@ -1,7 +1,7 @@
 """Terms that are added to the loss for weights and activations: regularizers of layers, and `ws.add_loss`.
 
 Terms lie in the graph under the name of the part of the loss that they are; `fit` and sessions over models add them to
-the loss and log them, steps of one's own ask for them.
+the loss and log them, user-defined steps call `ws.penalties`.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def add_loss(term: Tensor, name: str = "added") -> None:
 def penalties(graph: Graph | None = None) -> dict[str, Tensor]:
     """The terms that the modules called in a step add to its loss, by name: regularizers and `ws.add_loss`.
 
-    A model's own sessions and `ws.fit` add them by themselves; a step of your own adds what it wants:
+    A model's own sessions and `ws.fit` add them automatically; a user-defined step adds them explicitly:
     `loss = loss + sum(ws.penalties(g).values())`.
 
     Example: `parts = ws.penalties(g)`.

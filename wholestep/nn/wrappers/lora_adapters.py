@@ -103,7 +103,7 @@ def _adapt(part: Any, how: Adaptable, rank: int, scale: float, dropout: float | 
     part.lora_A = Linear(inputs, rank, bias=False, dtype=owned.dtype)
     part.lora_B = Linear(rank, outputs, bias=False, dtype=owned.dtype, init=0.0)
     if owned.splitting is not None:
-        from wholestep.nn.wrappers.tensor_parallel import split_beside  # few are
+        from wholestep.nn.wrappers.tensor_parallel import split_beside  # imported here because few models are split
 
         split_beside(owned.splitting, how.outputs_first, part.lora_A, part.lora_B)
     part.lora_A.trainable = part.lora_B.trainable = True  # even if the layer is frozen

@@ -20,8 +20,8 @@ class Splitting:
 
     axis: int
     blocks: int
-    units: int  # of the smallest block: features, or heads
-    what: str  # what the units are, in words
+    units: int  # units of the smallest block: features, or heads
+    what: str  # name of the units in errors
     layer: str
     line: SourceLine
     widths: tuple[int, ...] = ()  # widths of the blocks, if they differ

@@ -22,7 +22,8 @@ Layer = TypeVar("Layer", bound=Module)
 def weight_norm(layer: Layer, name: str = "weight", axis: int = 0) -> Layer:
     """Reparametrize a layer's weight as length times direction, g · v / |v| (arXiv:1602.07868): `weight_g`, `weight_v`.
 
-    The layer itself is changed, and returned.  Its numbers are drawn now, unless it has some: g begins as the length.
+    The layer itself is changed, and returned.  Its weights are initialized now, unless they were before; g starts as
+    their norm.
 
     Args:
         axis: norms are of the slices along it; by default the axis of the outputs.

@@ -59,14 +59,14 @@ class LBFGS(Optimizer):
 
     The step is compiled once, so it cannot evaluate the loss until something holds (decision 022).  With
     `line_search=k` the losses at lr, lr/2, …, lr/2ᵏ⁻¹ are part of it: the longest of these steps whose loss falls by
-    Armijo's condition is made, and none where there is no such.  That costs k forward passes in every step.
+    Armijo's condition is made, or none if no loss falls.  That costs k forward passes in every step.
 
     For whole data sets, `batch_size=len(x)`: pairs of different batches say nothing about the curvature.  Weight decay
     belongs to the loss.  Groups may be frozen, nothing else.
 
     Args:
         lr: the length of a step, in units of d.
-        history_size: how many pairs are kept; torch keeps 100.
+        history_size: the number of stored pairs; torch keeps 100.
         tolerance_grad: no step where no element of the gradient is larger.
         tolerance_change: no step where it promises less, by g·d.
         line_search: how many lengths are tried; 0 makes every step.

@@ -32,7 +32,7 @@ class Prodigy(Optimizer):
         betas: (β₁, β₂), the memory of the averages.
         eps: keeps the quotient finite.
         weight_decay: decoupled, by default on parameters with two or more axes.
-        d0: what d begins as; any small number will do.
+        d0: the initial d; any small number will do.
         d_coef: the factor of d̂: where it ends too high or too low.
         growth_rate: how much larger d may become in an update.
         bias_correction: multiply the step by √(1 - β₂ᵗ)/(1 - β₁ᵗ).
@@ -94,7 +94,7 @@ class Prodigy(Optimizer):
         """The new d, and the largest d̂ so far.  The first increase from d0 is unlimited, later ones by at most
         `growth_rate`.
 
-        Without a gradient other than 0 so far, d stays.
+        Before the first nonzero gradient, d is unchanged.
         """
         has_gradient = length > 0.0
         estimate = fn.where(has_gradient, s["d_coef"] * r / fn.where(has_gradient, length, 1.0), d)

@@ -42,7 +42,7 @@ class GroupMember:
 class Optimizer(ABC):
     """An immutable configuration of an update rule; building a session binds it to parameters.
 
-    A user-defined rule is a frozen dataclass whose fields are its numbers and whose `descend` returns the new
+    A user-defined rule is a frozen dataclass whose fields are its numbers and whose method `descend` returns the new
     parameters; groups, freezing, saving and the array form are inherited.
 
     Args:

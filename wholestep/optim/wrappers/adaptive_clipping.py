@@ -26,7 +26,7 @@ class AGC(Wrapper):
     Args:
         optimizer: what follows the clipped gradients.
         clipping: the largest length of a gradient relative to its weights; smaller for larger batches.
-        eps: the least size that weights are taken for, so that those that begin as 0 move.
+        eps: lower bound of the weight norm, so that weights that start as 0 can change.
         exclude: name patterns of parameters that are left alone; the paper leaves out the last layer.
 
     Example: `ws.optim.AGC(ws.SGD(lr=0.1, momentum=0.9), clipping=0.01, exclude=("head.*",))`.

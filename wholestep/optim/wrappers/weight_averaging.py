@@ -72,8 +72,8 @@ class EMA(Wrapper):
 
         ē ← decay·ē + (1 - decay)·w,  where w is what the optimizer has made of it; the first average is w itself
 
-    Training is not changed by it: it goes on with w, kept as the states `<parameter>.raw`.  Under the parameters' own
-    names are the averages, so validation, `evaluate`, `predict`, `save`, `state_dict` and checkpoints have these;
+    Training is not changed by it: it continues with w, stored in the states `<parameter>.raw`.  Under the parameters'
+    own names are the averages, so validation, `evaluate`, `predict`, `save`, `state_dict` and checkpoints have these;
     inside `with ws.optim.raw_weights(model):` they have w.  Buffers, such as running statistics, are not averaged.
 
     Args:
@@ -105,7 +105,7 @@ class SWA(Wrapper):
 
         ē ← ē + (w - ē)/(n + 1) every `every` updates, n being how many it is of; until `start` ē is w
 
-    As with `EMA`, training goes on with w, `ws.optim.raw_weights(model)` shows it, and everything else has the mean.
+    As with `EMA`, training continues with w, `ws.optim.raw_weights(model)` shows it, and everything else has the mean.
     Running statistics of batch norms are those of w: they are not averaged.  `ws.schedules.SWALR` is the rate for it.
 
     Args:

@@ -65,7 +65,7 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
             accepts the mean of the batches' losses.  Such a step returns the loss, not the other outputs.
         clip_norm: shorten all gradients together to this global norm; `result.metrics["grad_norm"]` is the norm before.
         clip_value: bring every element of the gradients into [-clip_value, clip_value]; done before `clip_norm`.
-        clip_each: shorten the gradient of each parameter to this norm by itself.
+        clip_each: scale the gradient of each parameter to at most this norm.
         gradient_norm: measure the global norm of gradients, `result.metrics["grad_norm"]`, and its mean over an epoch's
             steps, `session.metrics()["grad_norm"]`.
         nonfinite: if the loss or a gradient is not finite: "ignore" it, "skip" the update and keep every state
@@ -86,7 +86,7 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
             "cuda" or "cuda:1" for an NVIDIA GPU; "reference" to run in NumPy, slowly, without a C compiler; "null" to
             plan and report only, for this CPU or, "null:cuda/sm_90", for a target that this machine need not have.
         threads: None uses the cores that this process may run on.
-        shards: make each step as so many workers would, in this process, with their bits; `(2, 3)` as those
+        shards: compute each step as this many workers would, in this process, with the same bits; `(2, 3)` as those
             of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together; started by `wholestep launch`.
@@ -129,7 +129,7 @@ def build_inference_session(
     """A session that computes the outputs of a graph or of a model, without a backward pass, an optimizer or updates.
 
     Args:
-        inputs: of a model, what it takes, as of `build_session`.
+        inputs: types of a model's inputs, as for `build_session`.
         precision: what products are computed in, as of `build_session`.
 
     Example: `ws.build_inference_session(model, inputs=ws.Spec(("batch", 784)), batch_size=64).step(x=images)`.

@@ -30,7 +30,7 @@ class Plans:
 
     definition: Definition
     options: CompileOptions
-    target: Target  # of the plans
+    target: Target  # the target of the plans
     where: Placement | None = None
     threads: int = 1  # for memory limits without a `where`
     spans: Spans = field(default_factory=Spans)

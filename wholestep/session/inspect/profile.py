@@ -170,7 +170,7 @@ def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Pro
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise OptionError(f"profile: steps is an integer of at least 1; received {steps!r}.")
     entry, recorders = _profiled_program(programs)
-    programs.take_turn()  # the steps count in the state that is restored
+    programs.take_turn()  # these steps count in the state that is restored afterwards
     counted, state = state_dict(programs), programs.state
     before = {n: state.get(n) for n in state.names}
     try:

@@ -99,7 +99,7 @@ class Inputs:
         self.all = tuple(BoundInput(name, plan.buffers[id].type, bounds[name]) for name, id in plan.inputs)
         self._partial = [i for i in self.all if i.partial]  # a native step does not check these
         self._bind = program.bind
-        self.sizes: dict[str, int] = dict(self._capacity)  # of the last call; replaced, never changed
+        self.sizes: dict[str, int] = dict(self._capacity)  # sizes of the last call; the dict is replaced, never changed
         self._fixed: dict[str, int] = {}  # sizes that no input determines
         _need_inferable(plan, self.all)
 

@@ -134,7 +134,7 @@ class DataCache:
     def __init__(self) -> None:
         self._of: tuple[object, ...] = ()
         self._data: DataSet | None = None
-        self.kept: dict[object, Any] = {}  # by program, as in an Epoch
+        self.kept: dict[object, Any] = {}  # prepared data by program, as in an Epoch
 
     def prepared(self, entry: EntryPoint, rows: RowInputs, arrays: Mapping[str, object]) -> DataSet:
         """The cached result of `prepare`."""
@@ -155,7 +155,7 @@ class RunOptions:
     begin_slice: Callable[[], None]
     raises: bool  # raise NonFiniteError for gradients that are not finite?
     every: int | None = None  # the most updates per slice
-    seed: int = 0  # of the order
+    seed: int = 0  # seed of the order of rows
     most: int | None = None  # the most updates per epoch
     pause: int | None = None  # slices end at multiples of this number of updates within an epoch
     observer: StepObserver | None = None

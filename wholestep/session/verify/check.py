@@ -158,7 +158,7 @@ def least_seconds(plan: Plan) -> float:
 
 
 def estimate_seconds(plan: Plan) -> float:
-    """The estimated seconds of a check at capacity: a function of the plan, so that equal builds decide alike."""
+    """The estimated seconds of a check at capacity: a function of the plan, so that equal builds agree."""
     nodes = sum(len(k.origin) for k in plan.kernels)
     dots = sum(k.flops for k in plan.kernels if isinstance(k.body, Dot))
     elements = sum(plan.buffers[id].bytes // plan.buffers[id].type.dtype.size for _, id in plan.states)
@@ -216,7 +216,7 @@ def _sizes_to_try(subject: Subject, graph: IRGraph) -> list[dict[str, int]]:
     from wholestep.session.verify.random_inputs import SMALL, small_sizes
 
     plan, capacity = subject.plan, dict(subject.plan.sizes)
-    flops = sum(k.flops for k in plan.kernels) / math.prod(capacity.values())  # of one row
+    flops = sum(k.flops for k in plan.kernels) / math.prod(capacity.values())  # flops per row
     for first in (SMALL, (2, 1), (1,)):
         small = small_sizes(graph, capacity, plan.least, first)
         if flops * math.prod(small.values()) <= HEAVY_FLOPS:

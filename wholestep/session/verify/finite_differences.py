@@ -88,7 +88,7 @@ def gradcheck(
 ) -> GradientReport:
     """Compare compiled gradients with finite differences.
 
-    What the function gives is multiplied by random numbers and summed: every element has an upstream gradient of its
+    The output of the function is multiplied by random numbers and summed: every element has an upstream gradient of its
     own.  Then each input of floats, and each parameter of a module, is moved a little, element by element.
 
     Args:
@@ -102,7 +102,7 @@ def gradcheck(
         device: as of `ws.build_session`.
 
     Returns:
-        A report that is true where all is well: `assert ws.gradcheck(f, x)`; print it to see each array.
+        A report that is true if all gradients agree: `assert ws.gradcheck(f, x)`; print it to see each array.
 
     Example: `ws.gradcheck(lambda x: ws.tanh(x) * x, np.ones((2, 3)))`.
     """

@@ -103,7 +103,7 @@ class TrialDraw:
 def _distance(node: Node, init: Initializer, spread: Mapping[str, float] | None) -> float:
     """The largest increment of a state above its constant initial value; positive, since some states are variances.
 
-    An optimizer's own states have the scale of what is added to them, lest they hide it.
+    An optimizer's own states have the scale of their updates, so that errors in the updates are visible.
     """
     (value,) = init.args
     if node.op == "parameter" or value != 0.0:
@@ -115,8 +115,8 @@ def _distance(node: Node, init: Initializer, spread: Mapping[str, float] | None)
 def _is_filled(node: Node, init: Initializer) -> bool:
     """Is a parameter a matrix initialized with 0, as in imported networks, which get their weights later?
 
-    Drawn as other constants are, a little above, all its numbers would be positive: each layer larger than the one
-    before by its width, and a deep network beyond what its dtype holds.  Their first axis is that of the results.
+    If it were drawn like other constants, slightly above 0, all weights would be positive: activations would grow by
+    the width in each layer, and overflow in a deep network. The first axis is that of the outputs.
     """
     return node.op == "parameter" and init.kind == "constant" and init.args == (0.0,) and len(node.type.shape) > 1
 

@@ -89,7 +89,7 @@ class Trials:
     def settled(self, sizes: Sizes) -> Comparison:
         """The comparison for one choice of sizes; it has mismatches if every draw has some.
 
-        Where one has some, it is found out what rounding alone does to the step: near a jump, or where large numbers
+        In that case the effect of rounding alone is measured: near a jump, or where large numbers
         cancel, float32 may be far from float64 and right.
         """
         for attempt in range(ATTEMPTS):

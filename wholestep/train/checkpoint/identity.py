@@ -71,7 +71,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-_DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # by id: hashing a plan is slow
+_DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # digests by id of the plan, since hashing a plan is slow
 
 
 def plan_digest(plan: Plan) -> str:

@@ -43,7 +43,7 @@ class _Lock:
     users: int = 1
 
 
-_locks: dict[Path, _Lock] = {}  # of this process
+_locks: dict[Path, _Lock] = {}  # the locks that this process holds
 _guard = RLock()  # reentrant: a finalizer may run in the thread that holds it
 _warned: set[Path] = set()
 

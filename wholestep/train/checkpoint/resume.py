@@ -34,11 +34,11 @@ class Checkpoint:
     position: Position
     identity: Mapping[str, Any]  # version, code, target, seed, plan, data
     history: TrainHistory = field(default_factory=TrainHistory)
-    data: Mapping[str, int] = field(default_factory=dict)  # of `DataLoader.state_dict`
+    data: Mapping[str, int] = field(default_factory=dict)  # the position from `DataLoader.state_dict`
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # the configuration of the run
     logs: Mapping[str, Value] = field(default_factory=dict)  # logs of the last epoch
-    versions: Mapping[str, str] = field(default_factory=dict)  # with machine, command line, git revision
+    versions: Mapping[str, str] = field(default_factory=dict)  # versions, machine, command line, git revision
     writer: str = ""
     own: tuple[str, ...] = ()  # names of the model's own arrays, its weights
     plans: tuple[Plan, ...] = ()  # plans of the run; empty for a checkpoint from a file, whose folder has them

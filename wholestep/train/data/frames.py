@@ -22,7 +22,7 @@ ANSWERS = ("binary_cross_entropy",)
 def encode_data(
     model: Module, data: Any, validation: Any, encoder: Encoder | None, loss: Any, shuffle: bool, seed: int
 ) -> tuple[Any, Any]:
-    """Training and validation data as arrays; data that is no frame is returned unchanged."""
+    """Training and validation data as arrays; data that is not a frame is returned unchanged."""
     takes_columns = encoder is not None or hasattr(model, "meet")
     framed = as_framed(data, dicts=takes_columns)
     if framed is None:

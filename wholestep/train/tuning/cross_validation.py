@@ -87,7 +87,7 @@ def cross_validate(
 ) -> CrossValidation:
     """Train a copy of a model for each of `folds` parts on all other parts, and evaluate it on that part.
 
-    Every copy begins with the numbers that the model has now; the model itself is not trained.  `stratify` and `groups`
+    Every copy starts with the current weights of the model; the model itself is not trained.  `stratify` and `groups`
     are those of `ws.data.folds`; `shuffle=False` validates each part by the rows before it.
 
     Args: those of `ws.Experiment`.

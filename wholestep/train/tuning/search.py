@@ -35,7 +35,7 @@ def find_batch_size(
 ) -> int:
     """The largest batch size whose training step fits into `memory`, solved from plans: nothing is compiled or run.
 
-    A session built with it maps at most so many bytes: `ws.estimate(model, batch_size=found, ...).peak_bytes`.  The
+    A session built with it maps at most this many bytes: `ws.estimate(model, batch_size=found, ...).peak_bytes`.  The
     data itself, and what `predict` and validation plan beside the step, come on top.
 
     Args:
@@ -92,7 +92,7 @@ def find_lr(
         model, data, loss: as of `ws.fit`.
         start, end: the first and the last rate; it ends before, where the loss is four times its lowest.
         steps: how many rates are tried.
-        settings: what else `ws.fit` will be told: optimizer, batch_size, accumulate, clip_norm, precision, device.
+        settings: other arguments of `ws.fit`: optimizer, batch_size, accumulate, clip_norm, precision, device.
             Groups with an lr of their own keep its ratio to that of the optimizer.
 
     Example::
@@ -160,7 +160,7 @@ class RateSearch:
     def suggestion(self) -> float:
         """The rate at which the smoothed loss falls fastest, per logarithm of the rate, before its minimum.
 
-        An error says so where it never falls.
+        Raises an error if it never falls.
         """
         losses = np.array(self.smoothed)
         slopes = np.gradient(losses)[: int(losses.argmin())] if len(losses) > 1 else losses[:0]

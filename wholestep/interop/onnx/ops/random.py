@@ -14,7 +14,7 @@ from wholestep.interop.onnx.read.table import NodeContext, onnx_op
 
 def _graph(node: NodeContext) -> Graph:
     if node.graph is None:
-        raise UsageError("random numbers belong to a graph; record the network in one.")
+        raise UsageError("random numbers cannot be folded to constants; record the network in a graph.")
     return node.graph
 
 

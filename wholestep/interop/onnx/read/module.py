@@ -37,12 +37,12 @@ def from_onnx(source: str | PathLike[str] | bytes, *, constants: Sequence[str] =
     """The network of an ONNX file (opset 13 to 28) as a module that trains, predicts and is saved like any other.
 
     Initialisers of floats are its parameters, under their names; the statistics of `BatchNormalization` are buffers
-    that follow the batches; single numbers, sizes, and what holds infinities stay constants.  Dropout and batch norms
+    that follow the batches; scalars, sizes, and arrays with infinities stay constants.  Dropout and batch norms
     are by mode again, as they were before they were exported.  Half types are widened to float32.
 
     Args:
         source: the path of a file, whose external data lies beside it, or its bytes.
-        constants: names, or patterns of names, of initialisers that are to stay as they are.
+        constants: names, or patterns of names, of initialisers that stay constants.
 
     Example: `net = ws.from_onnx("net.onnx")`.
     """
@@ -94,7 +94,9 @@ class OnnxNetwork(Module):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network, its graph and all its arrays, as one safetensors file; `ws.load_network` reads it without
-        the onnx package.  Sizes that have no name in the ONNX file, and have not been seen yet, are fixed."""
+        the onnx package.  Sizes that have no name in the ONNX file, and of which the network has met only one value,
+        are fixed.
+        """
         self._record().save(path)
 
     def _record(self) -> Recorded:

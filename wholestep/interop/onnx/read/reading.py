@@ -204,7 +204,7 @@ class _ProtobufReader:
             defined.update(call.outputs)
         for name in network.outputs:
             if name not in defined:
-                raise CheckpointError(f"{self.what}: the output {name!r} is given by no node.")
+                raise CheckpointError(f"{self.what}: no node computes the output {name!r}.")
 
 
 def dtype_name(kind: int) -> str:

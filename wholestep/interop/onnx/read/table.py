@@ -86,10 +86,10 @@ def onnx_op(
         names: of the operator, as in the file's `op_type`.
         domain: that the operator belongs to; "" is ONNX's own.
         static: inputs that say shapes or options: they come as arrays, and must not depend on data.
-        raw: inputs that come as arrays where they are known, and as tensors elsewhere.
+        raw: inputs that are passed as arrays if they are constant, otherwise as tensors.
 
     The function takes the inputs as tensors (None for one that is left out) and the attributes as keywords with the
-    defaults of the operator; it returns a tensor, or a tuple of as many as the operator has outputs.
+    defaults of the operator; it returns a tensor, or a tuple with one tensor for each output.
 
     Example::
 

@@ -46,7 +46,7 @@ def export_onnx(
         example: what the network is called on: an array, a tuple or a dict of arrays, or `ws.Spec`s; not needed for a
             network that has been trained, evaluated or asked for predictions.
         opset: 20 to 23; 23 has operators for attention and `rms_norm`, which before are functions in the file.
-        external_data: put the numbers into a second file, `<path>.data`; by itself where they are more than 1 GiB.
+        external_data: write the arrays to a second file, `<path>.data`; by default if they have more than 1 GiB.
 
     Example: `ws.export_onnx(net, "net.onnx", example=images[:1])`.
     """

@@ -115,7 +115,7 @@ def attention(e: OnnxEmitter, node: ir.Node) -> str:
     if e.opset >= 23 and q.type.rank == 4:
         return e.add("Attention", inputs, {"is_causal": int(a.causal), "scale": a.scale})
     if q.type.rank != 4 and q.type.shape[:-2] != k.type.shape[:-2]:
-        raise GraphError("attention of shared heads is exported for tensors of 4 axes, (batch, heads, time, width).")
+        raise GraphError("attention with shared key heads is only exported for tensors (batch, heads, time, width).")
     kinds = ("grouped_" if grouped else "", "causal_" if a.causal else "", "masked_" if len(inputs) > 3 else "")
     axes = "" if q.type.rank == 4 else str(q.type.rank)
     return e.own(f"{''.join(kinds)}attention{axes}", inputs, {"scale": a.scale})

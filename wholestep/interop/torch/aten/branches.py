@@ -26,7 +26,7 @@ def traceable() -> Iterator[None]:
     """While the context is open, distributions do not validate arguments, and transformers do not test whether masks
     are causal.
 
-    A mask that is not known to be causal is added as it is: the numbers are the same.  `torch.einsum` contracts from
+    A mask that is not known to be causal is added unchanged, with the same result.  `torch.einsum` contracts from
     left to right: opt_einsum would choose another order for each batch size, and so fix it.
     """
     validates, detects = torch.distributions.Distribution._validate_args, transformer._detect_is_causal_mask

@@ -12,7 +12,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder, Pair, is_live
 from wholestep.interop.torch.aten.table import row
 
-MOST_ROUNDS = 1000  # of a loop that is unrolled
+MOST_ROUNDS = 1000  # the most rounds of a loop that is unrolled
 
 
 def _tensors(r: AtenRecorder, values: Sequence[Any]) -> tuple[Tensor, ...]:

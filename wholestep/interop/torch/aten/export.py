@@ -103,7 +103,7 @@ class ExampleCall:
 def export(module: Any, call: ExampleCall, mode: str) -> Exported:
     """Export a module as functional ATen ops; ops with a row in the table are not decomposed.
 
-    One that makes buffers of its own in its first call is called once where it cannot be exported before.
+    If the export fails because the module creates buffers in its first call, it is called once and exported again.
     """
     load_table()
     try:

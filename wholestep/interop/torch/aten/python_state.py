@@ -174,7 +174,7 @@ class _Summary:
         if isinstance(value, _PLAIN):
             return repr(value)
         if id(value) not in self._known:
-            self._known[id(value)] = type(value).__name__  # what a reference cycle finds
+            self._known[id(value)] = type(value).__name__  # returned when a reference cycle reaches the object again
             self._known[id(value)] = self._look(value, depth)
         return self._known[id(value)]
 

@@ -1,7 +1,7 @@
 """An exported program of torch, recorded op by op in a graph of ours.
 
 A value is a tensor of the graph, or one of torch's where it depends on no input, parameter or state: such values are
-computed by torch while recording, and become constants where they meet a tensor of the graph.
+computed by torch while recording, and become constants when they are combined with a tensor of the graph.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _need_leaf(operand: Any) -> None:
     """Refuse an in-place write to a value computed outside: its gradient would be lost.  Buffers and results of the
     region have none.
 
-    That goes on as if nothing had happened, which nothing here can say.
+    In torch such a write keeps the gradient, which cannot be expressed here.
     """
     base = operand
     while base.op == "call_function" and (base.target is operator.getitem or _views(base)):

@@ -99,7 +99,8 @@ def torch_op(name: str) -> Callable[[F], F]:
     """Register a function that records a PyTorch op, for networks that `ws.from_torch` imports from then on.
 
     The function is given the op's arguments: tensors, numbers, lists.  It returns a tensor, or a tuple of them where
-    the op has several results.  It stands before the library's own row for the op, and the op is kept whole.
+    the op has several results.  It takes precedence over the library's own row for the op, and the op is not
+    decomposed.
 
     Args:
         name: as errors name it: "aten.hypot", with all its overloads; "aten.hypot.default"; "mylib.op" of your own.

@@ -1,6 +1,6 @@
 """Eigenvalues and singular values of small matrices by Jacobi rotations, with torch's gradients.
 
-Signs of vectors are nobody's: LAPACK has its own.  What depends on them differs from torch, what does not is equal.
+Signs of eigenvectors are arbitrary: results that depend on them differ from torch's, others are equal.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def same(
 ) -> None:
     """Register ops that are recorded by calling a function.
 
-    An argument that is None or missing leaves the function its default, except that missing axes are all axes.  Results
-    get torch's dtypes; results that only torch's own backward pass reads are None.
+    For an argument that is None or missing the function uses its default, except that missing axes are all axes.
+    Results get torch's dtypes; results that only torch's own backward pass reads are None.
 
     Args:
         of_scalars: what is recorded instead for a tensor without axes, whose axis torch lets be 0 or -1.

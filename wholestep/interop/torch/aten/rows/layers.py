@@ -121,8 +121,7 @@ def _einsum(r: AtenRecorder, equation: str, operands: Any, path: Any = None) -> 
 def _grouped_mm(r: AtenRecorder, a: Any, b: Any, offs: Any = None, bias: Any = None, *_: Any, **__: Any) -> Tensor:
     """A grouped matrix product: each run of rows is multiplied by its own matrix; `offs` are the ends of the runs.
 
-    The number of a row's run is counted, and each run's product taken of the rows that are in it: as many products as
-    runs, of all rows.
+    Each run is multiplied over all rows, and the rows outside of the run are masked: one product per run.
     """
     x, w = r.tensor(a), r.tensor(b)
     if x.ndim != 2 or w.ndim != 3 or offs is None:
