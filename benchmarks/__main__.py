@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     fixed = commands.add_parser("overhead", help="Python's share of a step, import time, first step cold and warm")
     fixed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     fixed.add_argument("--cache-dir", type=Path, help="an empty folder for the cold start (default: a temporary one)")
-    fixed.add_argument("--gpt2", action="store_true", help="GPT-2 small too: its memory, told before; its first step")
+    fixed.add_argument("--gpt2", action="store_true", help="GPT-2 small too: its estimated memory; its first step")
     updates = commands.add_parser("optimizers", help="updates of ten million parameters against torch and optax")
     updates.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     updates.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")

@@ -120,7 +120,7 @@ class Contender:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Waits for a process to end after it was told to, and kills it if it does not."""
+    """Waits for a process that was asked to end, and kills it if it does not."""
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:

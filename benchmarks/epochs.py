@@ -11,9 +11,9 @@ from typing import Any
 
 from benchmarks.cases.epoch import CELLS, EpochCell
 from benchmarks.contender import BenchmarkError, Contender
+from benchmarks.epoch_worker import FORMS, PROGRESS
 from benchmarks.frameworks import OURS
 from benchmarks.harness import log_line, report_idle, rotated
-from benchmarks.loopers import FORMS, PROGRESS
 
 ROUND_SECONDS, WARM_UP = 0.5, 2
 # Relative difference of an epoch's mean loss after hundreds of updates; a contender without updates differs by 1e-2.
@@ -27,7 +27,7 @@ def run(rounds: int, threads: int, names: Sequence[str] = PEERS, cells: Sequence
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = []
         for name in (OURS, PROGRESS, *names):
-            contenders.append(Contender(name, "epoch", threads, Path(cache), worker="benchmarks.loopers"))
+            contenders.append(Contender(name, "epoch", threads, Path(cache), worker="benchmarks.epoch_worker"))
             stack.callback(contenders[-1].close)
         found = {cell: one_cell(CELLS[cell], contenders, rounds) for cell in cells}
         report_idle(contenders)

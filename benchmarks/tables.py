@@ -72,12 +72,12 @@ def show_adamw(result: dict[str, Any]) -> None:
     """The case, then the time that the update adds to the steps of two networks."""
     show_case(result)
     table = Table(title="AdamW inside a training step: microseconds that the update adds")
-    for heading in ("", OURS, "torch, fused", "times ours", "asked"):
+    for heading in ("", OURS, "torch, fused", "times ours", "target"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, row in result["inside"].items():
         ours, theirs = row["update_us"].values()
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}x"
-        table.add_row(name, f"{ours:.0f}", f"{theirs:.0f}", ratio, f"{row['asked']:g}x")
+        table.add_row(name, f"{ours:.0f}", f"{theirs:.0f}", ratio, f"{row['target']:g}x")
     Console().print(table)
 
 
@@ -85,12 +85,12 @@ def show_epochs(result: dict[str, Any]) -> None:
     """Seconds per epoch, the ratio to ours, and the target."""
     for name, cell in result["cells"].items():
         table = Table(title=f"whole epochs over 60,000 rows, {name}: seconds, median of interleaved rounds")
-        for heading in ("", "seconds", "times ours", "asked", "form"):
+        for heading in ("", "seconds", "times ours", "target", "form"):
             table.add_column(heading, justify="left" if heading in ("", "form") else "right")
         for who, spent in cell["seconds"].items():
             ratio = f"{cell['ratios'][who]:.2f}x" if who in cell["ratios"] else ""
-            asked = f"{cell['targets'][who]:g}x" if who in cell["targets"] else ""
-            table.add_row(who, f"{spent:.3f}", ratio, asked, cell["forms"][who])
+            target = f"{cell['targets'][who]:g}x" if who in cell["targets"] else ""
+            table.add_row(who, f"{spent:.3f}", ratio, target, cell["forms"][who])
         Console().print(table)
 
 

@@ -202,8 +202,9 @@ def show(result: dict[str, Any]) -> None:
         )
         for who, ratio in found["ahead_of"].items():
             print(f"  {who} takes {ratio:.2f} times as long")
-        for ranks, told in found["predicted"].items():
+        for ranks, estimate in found["predicted"].items():
             print(
-                f"  predicted of {ranks} ranks: {told['step_us']:,.1f} us a step, {told['exchange_us']:,.1f} of them "
-                f"exchanging {told['wire_bytes']:,} bytes a rank"
+                f"  predicted of {ranks} ranks: {estimate['step_us']:,.1f} us a step, "
+                f"{estimate['exchange_us']:,.1f} of them "
+                f"exchanging {estimate['wire_bytes']:,} bytes a rank"
             )

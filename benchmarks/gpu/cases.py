@@ -28,7 +28,7 @@ class GpuCase:
     peers: tuple[str, ...]
     target: float
     line: float  # the limit beyond which the case fails
-    asked: Literal["us", "ratio"] = "ratio"
+    unit: Literal["us", "ratio"] = "ratio"
     kind: Literal["step", "epochs", "update"] = "step"  # epochs: over rows on the GPU; update: AdamW alone
     tf32: bool = False  # compute our float32 products in tf32?  Peers always do
     memory: float | None = None  # memory limit of our step, as a fraction; peers have none
@@ -138,15 +138,15 @@ CASES: dict[str, GpuCase] = {
         GpuCase(GPT2, half("b16", 16), COMPILED, target=1.05, line=1.05, memory=0.7),
         GpuCase(GPT2, half("b4", 4), COMPILED, target=1.2, line=1.1),
         GpuCase(GPT2, half("b1", 1), COMPILED, target=1.25, line=1.1),
-        GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), (*GRAPHS, "jax"), target=12, line=25, asked="us"),
-        GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), (*GRAPHS, "jax"), target=15, line=30, asked="us"),
-        GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), ("jax_scan",), 8, 15, asked="us", kind="epochs"),
-        GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), ("jax_scan",), 11, 18, asked="us", kind="epochs"),
-        GpuCase(lenet.CASE, lenet.CASE.cell("b64_adam"), (*GRAPHS, "jax"), target=45, line=90, asked="us"),
-        GpuCase(gpt.CASE, gpt.CASE.cell("b16_adamw"), (*GRAPHS, "jax"), target=350, line=600, asked="us"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), (*GRAPHS, "jax"), target=12, line=25, unit="us"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), (*GRAPHS, "jax"), target=15, line=30, unit="us"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), ("jax_scan",), 8, 15, unit="us", kind="epochs"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), ("jax_scan",), 11, 18, unit="us", kind="epochs"),
+        GpuCase(lenet.CASE, lenet.CASE.cell("b64_adam"), (*GRAPHS, "jax"), target=45, line=90, unit="us"),
+        GpuCase(gpt.CASE, gpt.CASE.cell("b16_adamw"), (*GRAPHS, "jax"), target=350, line=600, unit="us"),
         GpuCase(resnet_case("resnet18"), half("b256", 256), GRAPHS, target=1.05, line=0.9),
         GpuCase(resnet_case("resnet50"), half("b64", 64), GRAPHS, target=1.0, line=0.85),
-        GpuCase(GPT2, half("adamw", 1), ("torch_graph",), terabytes(3.9), terabytes(3.4), asked="us", kind="update"),
+        GpuCase(GPT2, half("adamw", 1), ("torch_graph",), terabytes(3.9), terabytes(3.4), unit="us", kind="update"),
         GpuCase(lstm.CASE, lstm.CASE.cell("b32_adamw"), (*GRAPHS, "jax"), target=1.2, line=0.8, tf32=True),
     )
 }

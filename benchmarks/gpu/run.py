@@ -110,12 +110,12 @@ def summary(found: GpuCase, times: dict[str, list[float]]) -> dict[str, Any]:
     ours = times[OURS]
     ratios = {n: round(median(t / o for t, o in zip(v, ours, strict=True)), 3) for n, v in times.items() if n != OURS}
     best = min(ratios.values()) if ratios else None
-    reached = median(ours) if found.asked == "us" else best
+    reached = median(ours) if found.unit == "us" else best
     return {
         "us": {name: round(median(values), 2) for name, values in times.items()},
         "ratios": ratios,
         "best_ratio": best,
-        "asked": found.asked,
+        "unit": found.unit,
         "target": found.target,
         "line": found.line,
         "verdict": verdict(found, reached),
@@ -126,7 +126,7 @@ def verdict(found: GpuCase, reached: float | None) -> str:
     """The verdict `target` (reached), `done` (between target and limit) or `not done`."""
     if reached is None:
         return "not compared"
-    sign = -1 if found.asked == "us" else 1
+    sign = -1 if found.unit == "us" else 1
     if sign * reached >= sign * found.target:
         return "target"
     return "done" if sign * reached >= sign * found.line else "not done"
@@ -135,17 +135,17 @@ def verdict(found: GpuCase, reached: float | None) -> str:
 def show(result: dict[str, Any]) -> None:
     """A table with one row per case."""
     table = Table(title=f"microseconds a step on {result['device']['name']} (times ours)")
-    for heading in ("", "ours", "peers", "asked", "", "a call, its host", "GiB", "first step"):
+    for heading in ("", "ours", "peers", "target", "", "a call, its host", "GiB", "first step"):
         table.add_column(heading)
     for name, cell in result["cells"].items():
         if "error" in cell:
             table.add_row(name, "failed", cell["error"].splitlines()[-1][:60])
             continue
         peers = "\n".join(f"{n} {us:.1f} ({cell['ratios'][n]:.2f}x)" for n, us in cell["us"].items() if n != OURS)
-        unit = " us" if cell["asked"] == "us" else "x"
-        asked = f"{cell['target']:g} ({cell['line']:g}){unit}"
+        unit = " us" if cell["unit"] == "us" else "x"
+        target = f"{cell['target']:g} ({cell['line']:g}){unit}"
         calls = "\n".join(f"{kind} {us:.1f}" for kind, us in cell["ours_call_us"].items())
         held = "\n".join(f"{bytes / 2**30:.2f}" for bytes in cell["device_bytes"].values())
         first = "\n".join(f"{seconds:.1f} s" for seconds in cell["first_step_s"].values())
-        table.add_row(name, f"{cell['us'][OURS]:.1f}", peers, asked, cell["verdict"], calls, held, first)
+        table.add_row(name, f"{cell['us'][OURS]:.1f}", peers, target, cell["verdict"], calls, held, first)
     Console(width=150).print(table)

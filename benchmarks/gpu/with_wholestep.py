@@ -100,7 +100,7 @@ class Sleeper:
             time.sleep(PAUSE)
 
 
-class Looper(Stepper):
+class EpochStepper(Stepper):
     """Measures epochs over rows on the GPU; the unit is one step of an epoch."""
 
     def __init__(self, found: GpuCase, contender: str) -> None:
@@ -158,4 +158,4 @@ def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_cou
 
 
 def start(found: GpuCase, contender: str) -> Stepper:
-    return {"step": Stepper, "epochs": Looper, "update": Update}[found.kind](found, contender)
+    return {"step": Stepper, "epochs": EpochStepper, "update": Update}[found.kind](found, contender)

@@ -94,7 +94,7 @@ class OnnxNetwork(Module):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network, its graph and all its arrays, as one safetensors file; `ws.load_network` reads it without
-        the onnx package.  Sizes that have no name in the ONNX file, and of which the network has met only one value,
+        the onnx package.  Sizes that have no name in the ONNX file, and had one value in all calls so far,
         are fixed.
         """
         self._record().save(path)
