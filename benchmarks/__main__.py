@@ -97,12 +97,12 @@ def parser() -> argparse.ArgumentParser:
 def contenders(case: Case, precision: str, chosen: list[str] | None, peers_only: bool) -> list[str]:
     """The contenders: ours, our float32 if a half precision is measured, and the peers that support the precision."""
     half = precision != "float32"
-    known = [p for p in (HALF_PEERS if half else PEERS) if FRAMEWORKS[p] in case.models]
-    strangers = [p for p in chosen or [] if p not in known]
+    supported = [p for p in (HALF_PEERS if half else PEERS) if FRAMEWORKS[p] in case.models]
+    strangers = [p for p in chosen or [] if p not in supported]
     if strangers:
-        raise BenchmarkError(f"--peers {strangers[0]} does not support {precision}; expected {', '.join(known)}")
+        raise BenchmarkError(f"--peers {strangers[0]} does not support {precision}; expected {', '.join(supported)}")
     ours = [] if peers_only else [OURS, OURS_FLOAT32] if half else [OURS]
-    return ours + (known if chosen is None else chosen)
+    return ours + (supported if chosen is None else chosen)
 
 
 def check_threads(threads: int) -> None:

@@ -189,10 +189,10 @@ def derived(measured: Mapping[str, Any], kind: str) -> dict[str, Any]:
 def with_library(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """The table of a GPU with the costs of library products added."""
     half, tf32 = PRODUCTS[kind]
-    found = "measured in steps of large models" if kind == "sm_90" else "estimated"
+    origin = "measured in steps of large models" if kind == "sm_90" else "estimated"
     return {
         **table,
-        "origin": f"{table['origin']}; half and tf32 products {found}: {half:.0f} and {tf32:.0f} TFLOP/s",
+        "origin": f"{table['origin']}; half and tf32 products {origin}: {half:.0f} and {tf32:.0f} TFLOP/s",
         "half_product": rounded(2e-3 / half),
         "tf32_product": rounded(2e-3 / tf32),
     }
@@ -204,8 +204,8 @@ def tables(device: str) -> dict[Path, dict[str, Any]]:
         return {TABLE: Bench(device).measure(ORIGIN)}
     from wholestep.compiler.backends.cuda.driver.driver import gpu
 
-    own = Bench(device).measure(f"measured: python -m benchmarks.calibrate --device cuda, {gpu(0).name}, float32")
-    kinds = {kind: own if kind == "sm_90" else derived(own, kind) for kind in SHEETS}
+    measured = Bench(device).measure(f"measured: python -m benchmarks.calibrate --device cuda, {gpu(0).name}, float32")
+    kinds = {kind: measured if kind == "sm_90" else derived(measured, kind) for kind in SHEETS}
     return {GPUS / f"{kind}.json": with_library(table, kind) for kind, table in kinds.items()}
 
 
@@ -213,10 +213,10 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--write", action="store_true", help="replace the tables that are shipped")
     arguments.add_argument("--device", default="cpu", choices=sorted(SIZES))
-    given = arguments.parse_args()
-    for path, table in tables(given.device).items():
+    options = arguments.parse_args()
+    for path, table in tables(options.device).items():
         text = json.dumps(table, indent=2) + "\n"
-        if given.write:
+        if options.write:
             path.write_text(text)
         print(text, end="")
 

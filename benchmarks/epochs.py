@@ -29,9 +29,9 @@ def run(rounds: int, threads: int, names: Sequence[str] = PEERS, cells: Sequence
         for name in (OURS, PROGRESS, *names):
             contenders.append(Contender(name, "epoch", threads, Path(cache), worker="benchmarks.epoch_worker"))
             stack.callback(contenders[-1].close)
-        found = {cell: one_cell(CELLS[cell], contenders, rounds) for cell in cells}
+        cell_results = {cell: one_cell(CELLS[cell], contenders, rounds) for cell in cells}
         report_idle(contenders)
-    return {"case": "epoch", "cells": found}
+    return {"case": "epoch", "cells": cell_results}
 
 
 def one_cell(cell: EpochCell, contenders: Sequence[Contender], rounds: int) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def one_cell(cell: EpochCell, contenders: Sequence[Contender], rounds: int) -> d
 
 
 def warm_epoch(contender: Contender, cell: str) -> float:
-    found = min(seconds(contender, cell, 1) for _ in range(WARM_UP))
-    log_line(f"{contender.name} {cell}: {found:.3f} s an epoch")
-    return found
+    fastest = min(seconds(contender, cell, 1) for _ in range(WARM_UP))
+    log_line(f"{contender.name} {cell}: {fastest:.3f} s an epoch")
+    return fastest
 
 
 def filling(epoch_seconds: float) -> int:
@@ -80,8 +80,8 @@ def summary(cell: EpochCell, times: dict[str, list[float]], forms: dict[str, str
         if name != OURS
     }
     reached = {name: ratio for name, ratio in ratios.items() if name in cell.targets}
-    if found := [ratios[name] for name in LOADERS if name in ratios]:
-        reached["torch_loader"] = min(found)
+    if loader_ratios := [ratios[name] for name in LOADERS if name in ratios]:
+        reached["torch_loader"] = min(loader_ratios)
     return {
         "batch": cell.batch,
         "seconds": {name: round(median(values), 4) for name, values in times.items()},

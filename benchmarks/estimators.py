@@ -41,8 +41,8 @@ def measure(name: str, rounds: int, threads: int, repeats: int) -> dict[str, flo
     ours = seconds["wholestep"][1:]
     return {
         "fit_s": median(ours),
-        "ratio": median(theirs / own for theirs, own in zip(seconds["sklearn"][1:], ours, strict=True)),
-        "plain_ratio": median(theirs / own for theirs, own in zip(seconds["plain"][1:], ours, strict=True)),
+        "ratio": median(theirs / our_time for theirs, our_time in zip(seconds["sklearn"][1:], ours, strict=True)),
+        "plain_ratio": median(theirs / our_time for theirs, our_time in zip(seconds["plain"][1:], ours, strict=True)),
         "accuracy": scores["wholestep"],
         "sklearn_accuracy": scores["sklearn"],
         "plain_accuracy": scores["plain"],

@@ -133,7 +133,7 @@ def apart(
     case: Case, contenders: Sequence[Contender], prepared: dict[str, dict[str, Prepared]], within: float
 ) -> dict[str, str]:
     """The contenders whose losses differ from the first contender's, with their losses."""
-    reference, found = contenders[0].name, dict[str, str]()
+    reference, differing = contenders[0].name, dict[str, str]()
     for cell in case.cells:
         for contender in contenders[1:]:
             pairs = zip(prepared[reference][cell.name].losses, prepared[contender.name][cell.name].losses, strict=True)
@@ -143,8 +143,8 @@ def apart(
                         f"{cell.name}, step {index}: the loss of {contender.name} is {received}, that of {reference} "
                         f"{expected}; the two do not train the same network"
                     )
-                    found.setdefault(contender.name, reason)
-    return found
+                    differing.setdefault(contender.name, reason)
+    return differing
 
 
 def rotated(contenders: Sequence[Contender], by: int) -> list[Contender]:

@@ -131,7 +131,7 @@ def show_estimators(result: dict[str, dict[str, float]]) -> None:
     table.add_column("")
     for heading in headings.values():
         table.add_column(heading, justify="right")
-    for name, found in result.items():
-        cells = [f"{found[key]:.1f}x" if key.endswith("ratio") else f"{found[key]:.4f}" for key in headings]
+    for name, row in result.items():
+        cells = [f"{row[key]:.1f}x" if key.endswith("ratio") else f"{row[key]:.4f}" for key in headings]
         table.add_row(name, *cells)
     Console().print(table)

@@ -144,9 +144,9 @@ class GradientAccumulator:
 
     def _check(self, name: str, gradient: object) -> None:
         if name not in self.buffers:
-            known = ", ".join(map(repr, self.buffers)) or "none"
+            registered = ", ".join(map(repr, self.buffers)) or "none"
             raise NoGradients(
-                f"there is no parameter {name!r}; registered are: {known}. Call register({name!r}, shape)."
+                f"there is no parameter {name!r}; registered are: {registered}. Call register({name!r}, shape)."
             )
         if self.buffers[name].accumulated_count >= self.config.accumulation_steps:
             raise AccumulatorFull(self.config.accumulation_steps)
@@ -160,12 +160,12 @@ class GradientAccumulator:
         """The gradients of the update as flat arrays: averaged if configured, then clipped by their global norm."""
         if not any(b.accumulated_count for b in self.buffers.values()):
             raise NoGradients("there are no gradients yet: register parameters and accumulate a micro-batch first.")
-        found = {name: b.get(self.config.normalize) for name, b in self.buffers.items()}
+        gradients = {name: b.get(self.config.normalize) for name, b in self.buffers.items()}
         limit = self.config.max_grad_norm
-        norm = math.sqrt(sum(float(np.sum(g * g)) for g in found.values()))
+        norm = math.sqrt(sum(float(np.sum(g * g)) for g in gradients.values()))
         if limit is None or norm <= limit:
-            return found
-        return {name: g * (limit / norm) for name, g in found.items()}
+            return gradients
+        return {name: g * (limit / norm) for name, g in gradients.items()}
 
     def reset(self) -> None:
         """Set all buffers to zero; counts as an update."""

@@ -32,8 +32,8 @@ class _Fields:
         ]
         annotations = {f.name: f.type for f in inherited} | {n: self._kinds[n] for n in self._own}
         values = {f.name: f for f in inherited} | self._own
-        given = {name: value for name, value in values.items() if value is not dataclasses.MISSING}
-        body = {"__annotations__": annotations, "__module__": cls.__module__, "__doc__": "fields", **given}
+        defaults = {name: value for name, value in values.items() if value is not dataclasses.MISSING}
+        body = {"__annotations__": annotations, "__module__": cls.__module__, "__doc__": "fields", **defaults}
         read: Any = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=self._kw_only)(
             type(cls.__name__, (), body)
         )
@@ -127,13 +127,15 @@ else:
             return lambda cls: dataclass(cls, init=init, eq=eq, frozen=frozen, kw_only=kw_only)
         members = cls.__dict__
         kinds = get_annotations(cls)
-        own = {n: members.get(n, dataclasses.MISSING) for n, kind in kinds.items() if "ClassVar" not in str(kind)}
-        for name, value in own.items():
+        own_values = {
+            n: members.get(n, dataclasses.MISSING) for n, kind in kinds.items() if "ClassVar" not in str(kind)
+        }
+        for name, value in own_values.items():
             if isinstance(value, dataclasses.Field):
                 delattr(cls, name)
                 if value.default is not dataclasses.MISSING:
                     setattr(cls, name, value.default)
-        cls.__dataclass_fields__ = _Fields(cls, kinds, own, frozen, kw_only)
+        cls.__dataclass_fields__ = _Fields(cls, kinds, own_values, frozen, kw_only)
         if init and "__init__" not in members:
             _put(cls, "__init__", _initializer)
         else:

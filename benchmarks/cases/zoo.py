@@ -27,26 +27,28 @@ def torchvision() -> Any:
     """Imports torchvision; its own ops do not load with a CPU-only torch, and are not used."""
     import torch
 
-    kept = torch.library.register_fake
-    torch.library.register_fake = lambda op, *a, **k: (lambda f: f) if "torchvision::" in str(op) else kept(op, *a, **k)
+    register_fake = torch.library.register_fake
+    torch.library.register_fake = lambda op, *a, **k: (
+        (lambda f: f) if "torchvision::" in str(op) else register_fake(op, *a, **k)
+    )
     try:
         import torchvision
     finally:
-        torch.library.register_fake = kept
+        torch.library.register_fake = register_fake
     return torchvision
 
 
 def torchvision_net(name: str, **more: Any) -> torch.nn.Module:
-    made: torch.nn.Module = getattr(torchvision().models, name)(num_classes=10, **more)
-    return made
+    network: torch.nn.Module = getattr(torchvision().models, name)(num_classes=10, **more)
+    return network
 
 
 def timm_net(name: str, **more: Any) -> torch.nn.Module:
     torchvision()  # imported by timm
     import timm
 
-    made: torch.nn.Module = timm.create_model(name, num_classes=10, **more)
-    return made
+    network: torch.nn.Module = timm.create_model(name, num_classes=10, **more)
+    return network
 
 
 def transformers_net(kind: str, **more: Any) -> torch.nn.Module:
@@ -67,8 +69,8 @@ def transformers_net(kind: str, **more: Any) -> torch.nn.Module:
             self.body = body
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = self.body(x, use_cache=False).logits if kind != "bert" else self.body(x).logits
-            return found
+            output: torch.Tensor = self.body(x, use_cache=False).logits if kind != "bert" else self.body(x).logits
+            return output
 
     return Logits()
 
@@ -164,8 +166,8 @@ def module_of(name: str) -> torch.nn.Module:
     import torch
 
     torch.manual_seed(0)
-    made: torch.nn.Module = NETWORKS[name][0]().train()
-    return made
+    network: torch.nn.Module = NETWORKS[name][0]().train()
+    return network
 
 
 def inputs_of(name: str, rows: int) -> np.ndarray:

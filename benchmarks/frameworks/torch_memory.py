@@ -20,10 +20,10 @@ def peak_above_start(work: Callable[[], object]) -> int:
 
     The profiler does not see releases of earlier allocations, so `work` must not depend on them.
     """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
-    assert found.profiler is not None
-    events = list(every_event(found.profiler.kineto_results.experimental_event_tree()))
+    assert profiler.profiler is not None
+    events = list(every_event(profiler.profiler.kineto_results.experimental_event_tree()))
     allocations = [e for e in events if e.tag == _EventType.Allocation]
     now = peak = 0
     for event in sorted(allocations, key=lambda e: e.start_time_ns):

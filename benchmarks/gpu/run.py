@@ -62,9 +62,9 @@ def one_case(found: GpuCase, rounds: int, slow: bool, only: Sequence[str] | None
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = []
         for name in (OURS, *peers):
-            made = Contender(name, found.name, 2, Path(cache), worker="benchmarks.gpu.worker", variables=PLATFORM)
-            stack.callback(made.close)
-            contenders.append(made)
+            contender = Contender(name, found.name, 2, Path(cache), worker="benchmarks.gpu.worker", variables=PLATFORM)
+            stack.callback(contender.close)
+            contenders.append(contender)
         started = {OURS: contenders[0].ask("start")}
         with ThreadPoolExecutor() as peers_start:  # the peers' first steps may take minutes: run them concurrently
             answers = peers_start.map(lambda c: c.ask("start"), contenders[1:])

@@ -73,11 +73,11 @@ class Stepper:
             self._step()
 
     def losses(self, count: int) -> list[float]:
-        found = []
+        values = []
         for _ in range(count):
             self.step()
-            found.append(float(self.last.item()))
-        return found
+            values.append(float(self.last.item()))
+        return values
 
     def measure(self, steps: int) -> float:
         torch.cuda.synchronize()

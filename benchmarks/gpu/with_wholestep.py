@@ -82,8 +82,8 @@ class Stepper:
         """Seconds to copy the inputs of the last step to pinned memory, which every step does."""
         self.session.wait()
         program = self.program
-        turns, given = cycle(program._exchange._turns), (program._inputs, program._own_sizes, program.host_copies)
-        return median(timed(lambda: next(turns).fill(*given)) for _ in range(steps)) * steps
+        turns, arguments = cycle(program._exchange._turns), (program._inputs, program._own_sizes, program.host_copies)
+        return median(timed(lambda: next(turns).fill(*arguments)) for _ in range(steps)) * steps
 
     def _step(self) -> None:
         self.result = self.session.step(**self.batch)

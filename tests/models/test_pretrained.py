@@ -190,7 +190,7 @@ def test_names_with_stars(network: Any) -> None:
     assert len(report.loaded) == len(values)
     with pytest.raises(UsageError, match=r"each \* of the new name is one of the old one, in order; there are 2 for 1"):
         network.load_state_dict(theirs, rename={"layers.*": "h.*.*"})
-    with pytest.raises(OptionError, match=r"'blocks\.\*' of rename is none of the names"):
+    with pytest.raises(OptionError, match=r"'blocks\.\*' of rename is neither a name nor the prefix of one"):
         network.load_state_dict(theirs, rename={"blocks.*": "h.*"})
 
 

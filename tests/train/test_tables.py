@@ -326,7 +326,7 @@ def fit(data: object, **options: object) -> None:
         (
             lambda: fit((FRAME, "animal"), loss="bce"),
             InputError,
-            "answers yes or no, and the target has 3 values: 'cat'",
+            "is for binary targets, and the target has 3 values: 'cat'",
         ),
         (lambda: fit((FRAME.assign(animal="cat"), "animal")), InputError, "the target is 'cat' in every row"),
         (lambda: fit((FRAME, "born"), loss="mse"), InputError, "the target is a date; predict a number"),

@@ -343,7 +343,7 @@ def test_resuming_from_the_command_line(script: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["train"], "name a script, wholestep train examples/mnist.py, or a run to go on with"),
+        (["train"], "nothing to train. Name a script, wholestep train examples/mnist.py, or a run, --resume"),
         (["train", "absent.py"], "there is no script absent.py"),
         (["train", "small.py", "--set", "optimizer"], "expected name=value, for example optimizer.lr=3e-4"),
         (["train", "small.py", "--set", "optimizer.rate=1"], "AdamW has no 'rate'"),

@@ -64,18 +64,18 @@ def accept_foreign_arguments(function: F) -> F:
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     if code.co_flags & 0x08:  # it has **options, which accept every name
         return function
-    own, needed = frozenset(parameters), code.co_argcount - len(function.__defaults__ or ())
+    own_names, needed = frozenset(parameters), code.co_argcount - len(function.__defaults__ or ())
     most = code.co_argcount if not code.co_flags & 0x04 else sys.maxsize  # it has *args
     name, of_class = function.__name__, function.__name__ == "__init__"
 
     @wraps(function)
     def wrapper(*args: Any, **named: Any) -> Any:
-        if of_class and "trainable" in named and "trainable" not in own and hasattr(args[0], "freeze"):
+        if of_class and "trainable" in named and "trainable" not in own_names and hasattr(args[0], "freeze"):
             trainable = named.pop("trainable")
             wrapper(*args, **named)
             args[0].trainable = trainable
             return None
-        if named and not named.keys() <= own:
+        if named and not named.keys() <= own_names:
             kinds = [kind.__name__ for kind in type(args[0]).__mro__] if of_class else [name]
             named = translate_arguments(kinds, [n for n in parameters if n != "self"], named)
         if len(args) > most:

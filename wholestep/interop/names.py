@@ -48,8 +48,8 @@ def suggestion(place: str, name: str) -> str | None:
 def resolve_path(path: str) -> Any:
     """The object for a path in the tables, such as `ws.nn.Linear` or `wholestep.compiler.ir.types:boolean`."""
     if ":" in path:
-        home, _, own = path.partition(":")
-        return reduce(getattr, own.split("."), import_module(home))
+        home, _, attribute = path.partition(":")
+        return reduce(getattr, attribute.split("."), import_module(home))
     value: Any = import_module("wholestep")
     for part in path.split(".")[1:]:
         value = getattr(value, part)

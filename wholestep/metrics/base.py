@@ -173,9 +173,9 @@ class Metric(ABC):
         refuse_description(config)
         options = {k: v for k, v in config.items() if k != "kind"}
         cls = metric_class(config["kind"])
-        known = {f.name for f in fields(cls) if f.init}
-        for option in options.keys() - known:
-            fail(OptionError, f"{cls.kind} has no option {option!r}; it has: {', '.join(sorted(known))}.")
+        field_names = {f.name for f in fields(cls) if f.init}
+        for option in options.keys() - field_names:
+            fail(OptionError, f"{cls.kind} has no option {option!r}; it has: {', '.join(sorted(field_names))}.")
         with report_config_errors(cls.kind):
             return cls(**options)
 

@@ -210,9 +210,9 @@ def _session(model: LanguageModel, batch: int, capacity: int, device: str) -> Se
     from wholestep.session.building.build import build_session
     from wholestep.steps.states import state_with_numbers, structure
 
-    kept: dict[object, Session] = model.__dict__.setdefault("_generators", {})
+    sessions: dict[object, Session] = model.__dict__.setdefault("_generators", {})
     key = (batch, capacity, device, structure(model))
-    if key not in kept:
+    if key not in sessions:
         state_with_numbers(model)
 
         @step(inputs={"tokens": Spec((batch, "time"), "int32"), "start": Spec((), "int32")})
@@ -220,5 +220,5 @@ def _session(model: LanguageModel, batch: int, capacity: int, device: str) -> Se
             with evaluation_mode():
                 return {"scores": model(tokens, cache=KeyValueCache(graph, start, capacity))}
 
-        kept[key] = build_session(read, capacity={"time": min(AT_ONCE, capacity)}, device=device)
-    return kept[key]
+        sessions[key] = build_session(read, capacity={"time": min(AT_ONCE, capacity)}, device=device)
+    return sessions[key]

@@ -63,16 +63,16 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read the `config.json` of a folder."""
     try:
-        found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{folder} has no {CONFIG}: name the folder that save_pretrained wrote.") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / CONFIG} cannot be read: {error}.") from error
     except RecursionError:
         raise CheckpointError(f"{folder / CONFIG} cannot be read: its values are nested too deeply.") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{folder / CONFIG} holds a {type(found).__name__}, not settings by name.")
-    return found
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{folder / CONFIG} holds a {type(config).__name__}, not settings by name.")
+    return config
 
 
 class Config:
@@ -134,15 +134,15 @@ class Config:
     def need(self, **allowed: object) -> None:
         """Check that each setting, if present, has the one supported value (or one of them)."""
         for name, value in allowed.items():
-            known = value if isinstance(value, tuple) else (value,)
-            if name in self.values and self.values[name] not in known:
+            supported = value if isinstance(value, tuple) else (value,)
+            if name in self.values and self.values[name] not in supported:
                 raise UsageError(
-                    f"{self.path}: {name} is {self.values[name]!r}, and the model here has {known[0]!r} alone."
+                    f"{self.path}: {name} is {self.values[name]!r}, and the model here has {supported[0]!r} alone."
                 )
 
     def get(self, name: str, default: Any) -> Any:
-        found = self.values.get(name)
-        return default if found is None else found
+        setting = self.values.get(name)
+        return default if setting is None else setting
 
 
 # regular expressions of names in files -> names in the model; None: the array is not used
@@ -164,9 +164,9 @@ def _rename_function(kind: Architecture, known: set[str]) -> Callable[[str], str
 
     def other(name: str) -> str | None:
         for pattern, new in patterns:
-            found = pattern.fullmatch(name)
-            if found is not None:
-                name = "" if new is None else found.expand(new)
+            match = pattern.fullmatch(name)
+            if match is not None:
+                name = "" if new is None else match.expand(new)
         left_out = name not in known and re.fullmatch(kind.parts, name)
         return None if not name or left_out else name
 

@@ -58,8 +58,8 @@ class Tabular(Module):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 fail(OptionError, f"Tabular: {what} is an integer of at least 1; received {value!r}.")
         if activation not in ACTIVATIONS:
-            known = ", ".join(map(repr, ACTIVATIONS))
-            fail(OptionError, f"Tabular: the activation is one of {known}; received {activation!r}.")
+            names = ", ".join(map(repr, ACTIVATIONS))
+            fail(OptionError, f"Tabular: the activation is one of {names}; received {activation!r}.")
         self.hidden, self.embedding, self.dropout, self.activation = widths, embedding, dropout, activation
         self.layers: Sequential | None = None
 
@@ -106,14 +106,14 @@ class Tabular(Module):
 
     def _embed_category(self, table: Module, codes: Tensor) -> Tensor:
         """The embedding of a category; zeros for a category that was not in the training data, which has code 0."""
-        known = (codes > 0).astype("float32")
-        found: Tensor = table(codes) * known.reshape((*known.shape, 1))  # (batch, columns, width)
-        return found.reshape((codes.shape[0], -1))
+        is_known = (codes > 0).astype("float32")
+        vectors: Tensor = table(codes) * is_known.reshape((*is_known.shape, 1))  # (batch, columns, width)
+        return vectors.reshape((codes.shape[0], -1))
 
     def _mean(self, words: Tensor) -> Tensor:
         """The mean of the embeddings of each text's known words."""
-        known = (words > 0).astype("float32")  # (batch, columns, words)
-        found: Tensor = (self.words(words) * known.reshape((*known.shape, 1))).sum(axis=2)
-        count = maximum(known.sum(axis=2), 1.0)
-        mean = found / count.reshape((*count.shape, 1))  # (batch, columns, width)
+        is_known = (words > 0).astype("float32")  # (batch, columns, words)
+        sums: Tensor = (self.words(words) * is_known.reshape((*is_known.shape, 1))).sum(axis=2)
+        count = maximum(is_known.sum(axis=2), 1.0)
+        mean = sums / count.reshape((*count.shape, 1))  # (batch, columns, width)
         return mean.reshape((words.shape[0], -1))

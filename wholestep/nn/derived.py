@@ -25,13 +25,13 @@ def make_subclass(
 
     The factory is a function of a module, the arguments are classes and plain values.
     """
-    own = {
+    members = {
         "__module__": kind.__module__,
         "__doc__": kind.__doc__,
         "__reduce_ex__": _reduce,
         "_recipe": Recipe(factory, arguments),
     }
-    return type(name or kind.__name__, (kind,), {**own, **body})
+    return type(name or kind.__name__, (kind,), {**members, **body})
 
 
 def _reduce(self: Any, _: Any) -> tuple[Any, ...]:

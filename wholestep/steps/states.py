@@ -54,8 +54,8 @@ def state_with_numbers(model: Module, seed: int | None = None, overwritten: Cont
         owned = arrays[name]
         if name in overwritten:
             return None
-        network, own = _origin(owned, name, state, seed is not None)
-        return InitialValue(owned.init, owned.shape, owned.dtype, seed_or_default(seed), own, network)
+        network, own_name = _origin(owned, name, state, seed is not None)
+        return InitialValue(owned.init, owned.shape, owned.dtype, seed_or_default(seed), own_name, network)
 
     by_columns = {name for name, owned in arrays.items() if owned.by_columns}
     state.add({name: owned.type for name, owned in arrays.items()}, first, arrays, by_columns=by_columns)
@@ -64,10 +64,10 @@ def state_with_numbers(model: Module, seed: int | None = None, overwritten: Cont
 
 def _origin(owned: Parameter, name: str, state: State, seeded: bool) -> tuple[int, str]:
     """The network number and name that key a parameter's initial value; a copy has those of the original."""
-    network, own = owned.origin or (None, name)
+    network, own_name = owned.origin or (None, name)
     if seeded or not is_random(owned.init):
-        return 0, own
-    return (network_of(state) if network is None else network), own
+        return 0, own_name
+    return (network_of(state) if network is None else network), own_name
 
 
 def pin_origins(model: Module) -> None:
@@ -104,8 +104,8 @@ def nonzero_values(
             return None
         if owned is None:
             return value
-        network, own = _origin(owned, value.name, state, where.seeded)
-        return replace(value, network=network, name=own)
+        network, own_name = _origin(owned, value.name, state, where.seeded)
+        return replace(value, network=network, name=own_name)
 
     return first
 

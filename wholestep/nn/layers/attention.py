@@ -104,10 +104,10 @@ class MultiHeadAttention(Module):
                 "MultiHeadAttention was called on three tensors of one shape, as torch's on query, key and value. Keys "
                 "and values come from one memory: attention(x), or attention(x, memory); it gives one tensor.",
             )
-        for given in (x, memory):
-            if given is not None and (given.ndim != 3 or given.shape[-1] != self.width):
+        for tensor in (x, memory):
+            if tensor is not None and (tensor.ndim != 3 or tensor.shape[-1] != self.width):
                 expected = f"(batch, time, {self.width})"
-                fail(ShapeError, f"MultiHeadAttention takes {expected}; received {shape_text(given.shape)}.")
+                fail(ShapeError, f"MultiHeadAttention takes {expected}; received {shape_text(tensor.shape)}.")
         q, k, v = self._project_qkv(x, memory)
         q, k = (turn(q), turn(k)) if self.rotary else (q, k)
         mixed = attention(
@@ -117,8 +117,8 @@ class MultiHeadAttention(Module):
         return out
 
     def _project_qkv(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        own, shared = self.heads * self.head_width, self.kv_heads * self.head_width
-        cuts = (0, own, own + shared, own + 2 * shared)
+        query_width, shared = self.heads * self.head_width, self.kv_heads * self.head_width
+        cuts = (0, query_width, query_width + shared, query_width + 2 * shared)
         if memory is None:
             together = self._project(x, 0, cuts[3])
             q, k, v = (together[..., a:b] for a, b in pairwise(cuts))

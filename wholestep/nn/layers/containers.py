@@ -21,8 +21,8 @@ class Sequential(Module):
     """
 
     def __init__(self, *modules: Any) -> None:
-        given = modules[0] if len(modules) == 1 and isinstance(modules[0], list | tuple | dict) else modules
-        named = given if isinstance(given, dict) else {str(i): m for i, m in enumerate(given)}
+        items = modules[0] if len(modules) == 1 and isinstance(modules[0], list | tuple | dict) else modules
+        named = items if isinstance(items, dict) else {str(i): m for i, m in enumerate(items)}
         for m in named.values():
             if not isinstance(m, Module):
                 fail(UsageError, f"Sequential takes modules; received {m!r}. {_instead(m)}")

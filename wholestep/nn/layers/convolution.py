@@ -89,8 +89,8 @@ class AnyConv(Module):
 
     def options(self) -> str:
         kernel = self.kernel[0] if len(set(self.kernel)) == 1 else self.kernel
-        given = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
-        changed = [f", {n}={getattr(self, n)!r}" for n, plain in given.items() if getattr(self, n, plain) != plain]
+        defaults = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
+        changed = [f", {n}={getattr(self, n)!r}" for n, plain in defaults.items() if getattr(self, n, plain) != plain]
         return f"{self.inputs}, {self.outputs}, {kernel}{''.join(changed)}" + (
             "" if self.bias is not None else ", bias=False"
         )

@@ -30,11 +30,11 @@ def positive(kind: str, **sizes: int) -> None:
 
 def regularize(module: Module, weight: Regularizer, activity: Regularizer) -> None:
     """Set the regularizers of a module from the arguments of its constructor."""
-    for option, given in (("weight_regularizer", weight), ("activity_regularizer", activity)):
-        if given is not None:
+    for option, regularizer in (("weight_regularizer", weight), ("activity_regularizer", activity)):
+        if regularizer is not None:
             from wholestep.nn.module.regularizers import as_regularizer  # imported here because few layers have one
 
-            setattr(module, option, as_regularizer(type(module).__name__, option, given))
+            setattr(module, option, as_regularizer(type(module).__name__, option, regularizer))
 
 
 class Linear(Module):

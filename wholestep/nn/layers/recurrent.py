@@ -125,15 +125,15 @@ class Recurrent(Module):
         shape = (self.num_layers * self.directions, batch, self.hidden)
         if state is None:
             return (as_tensor(0.0).astype(steps.dtype).expand(*shape),) * self.states
-        given = state if isinstance(state, tuple | list) else (state,)
-        for s in given:
-            if not isinstance(s, Tensor) or s.shape != shape or len(given) != self.states:
+        parts = state if isinstance(state, tuple | list) else (state,)
+        for s in parts:
+            if not isinstance(s, Tensor) or s.shape != shape or len(parts) != self.states:
                 what = "a pair (h, c) of tensors" if self.states > 1 else "a tensor"
                 fail(
                     ShapeError,
                     f"{type(self).__name__}: state is {what} of shape {shape_text(shape)}; received {state!r}.",
                 )
-        return tuple(given)
+        return tuple(parts)
 
     def _run(self, number: int, inputs: Tensor, state: State, reverse: bool) -> tuple[State, Tensor]:
         """Run one layer in one direction; return the state after the last step and all outputs."""

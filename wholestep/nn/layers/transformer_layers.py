@@ -21,22 +21,22 @@ Mask: TypeAlias = "Operand | None"
 
 
 def _activation(op: str, given: str | Activation) -> Activation:
-    known: dict[str, Activation] = {"relu": primitives.relu, "gelu": primitives.gelu}
+    activations: dict[str, Activation] = {"relu": primitives.relu, "gelu": primitives.gelu}
     if callable(given):
         return given
-    if given not in known:
+    if given not in activations:
         fail(OptionError, f"{op}: activation is 'relu', 'gelu' or a function; received {given!r}.")
-    return known[given]
+    return activations[given]
 
 
 def _open(op: str, x: Tensor, heads: int, mask: Mask, padding: Mask) -> Tensor | None:
     """A mask for `ws.attention`, (batch, heads, time, time): True where a query may attend, or numbers to be added."""
     shown: Tensor | None = None
     if mask is not None:
-        given = as_tensor(mask)
-        shown = ~given if given.dtype == boolean else given
-        if given.ndim == 3:
-            shown = shown.reshape((x.shape[0], heads, *given.shape[1:]))
+        tensor = as_tensor(mask)
+        shown = ~tensor if tensor.dtype == boolean else tensor
+        if tensor.ndim == 3:
+            shown = shown.reshape((x.shape[0], heads, *tensor.shape[1:]))
     if padding is None:
         return shown
     keys = as_tensor(padding)

@@ -45,8 +45,8 @@ def functional_call(module: Module, parameters: Mapping[str, Tensor], /, *inputs
 def _check_name(module: Module, name: str, value: Tensor) -> str:
     owned = module.parameters().get(name)
     if owned is None:
-        known = ", ".join(module.parameters()) or "none"
-        fail(UnknownNameError, f"functional_call: the module has no parameter {name!r}; it has: {known}.")
+        names = ", ".join(module.parameters()) or "none"
+        fail(UnknownNameError, f"functional_call: the module has no parameter {name!r}; it has: {names}.")
     if value.shape != owned.type.shape or value.dtype != owned.dtype:
         fail(
             ShapeError,

@@ -54,8 +54,8 @@ class _ModuleSearch:
             names = _names(function.__code__)
             for name, value in _variables(function, names):
                 self.value(name, value, names)
-        elif isinstance(found := getattr(function, "__call__", None), MethodType) and not _is_ours(function):  # noqa: B004
-            self.callable(found)
+        elif isinstance(method := getattr(function, "__call__", None), MethodType) and not _is_ours(function):  # noqa: B004
+            self.callable(method)
 
     def value(self, path: str, value: Any, names: tuple[str, ...]) -> None:
         """Search the value of one variable; of an object, the attributes that the code names."""
@@ -86,7 +86,7 @@ class _ModuleSearch:
                 self.callable(MethodType(method, value))
 
     def _take(self, path: str, module: Module) -> None:
-        if any(known is module for known in self.found.values()):
+        if any(other is module for other in self.found.values()):
             return
         free, count = path, 2
         while free in self.found:  # two functions may have variables of the same name

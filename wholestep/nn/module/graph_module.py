@@ -82,11 +82,11 @@ class Recorded(Module):
         names = program.graph.leaves("input")
         self.fixed_batch = not any(by_rows)
         self.fixed_inputs = frozenset(name for name, symbolic in zip(names, by_rows) if not symbolic)
-        made: dict[str, Parameter] = {}
+        parameters: dict[str, Parameter] = {}
         for name, holding in holdings.items():
-            made[name] = made[holding.same_as] if holding.same_as else _parameter_of(holding)
-            setattr(self, name, made[name])
-        self._unchecked_load({name: a for name, a in arrays.items() if name in made})
+            parameters[name] = parameters[holding.same_as] if holding.same_as else _parameter_of(holding)
+            setattr(self, name, parameters[name])
+        self._unchecked_load({name: a for name, a in arrays.items() if name in parameters})
 
     def _unchecked_load(self, arrays: Mapping[str, Array]) -> None:
         if arrays:
@@ -95,8 +95,8 @@ class Recorded(Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The outputs of the recorded graph."""
         program: RecordedProgram = self._program
-        given = self._bind(inputs, named)
-        into = common_graph(*given.values()) or trace.graph_now()
+        values = self._bind(inputs, named)
+        into = common_graph(*values.values()) or trace.graph_now()
         assert into is not None, "a module records itself in a graph"
         owned: dict[str, Parameter] = self.__dict__["_owned"]
         states: dict[str, Tensor] = {}
@@ -104,18 +104,18 @@ class Recorded(Module):
             tensor = trace.tensor_now(self, owned[name])
             assert tensor is not None
             states[name] = tensor
-        outputs = replay(program.graph, into, given, states)
+        outputs = replay(program.graph, into, values, states)
         by_name = {o.name: tensor for o, tensor in zip(program.graph.outputs, outputs)}
         return _build_outputs(program.form, by_name)
 
     def _bind(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Tensor]:
         leaves = self._program.graph.leaves("input")
-        given = {**dict(zip(leaves, inputs)), **named}
-        if len(inputs) > len(leaves) or given.keys() != leaves.keys() or len(given) < len(inputs) + len(named):
+        values = {**dict(zip(leaves, inputs)), **named}
+        if len(inputs) > len(leaves) or values.keys() != leaves.keys() or len(values) < len(inputs) + len(named):
             takes = ", ".join(leaves) or "nothing"
             received = [f"{len(inputs)} without a name"] * bool(inputs) + list(named)
             fail(UsageError, f"{type(self).__name__} takes {takes}; received {', '.join(received) or 'nothing'}.")
-        return {name: _as_recorded(name, given[name], node) for name, node in leaves.items()}
+        return {name: _as_recorded(name, values[name], node) for name, node in leaves.items()}
 
     def load_state_dict(
         self, values: Mapping[str, object], strict: bool = True, rename: Rename | None = None
@@ -167,9 +167,9 @@ class Recorded(Module):
 def _parameter_of(holding: Holding) -> Parameter:
     if not holding.trained:
         return Buffer(holding.shape, 0.0, holding.dtype)
-    made = Parameter(holding.shape, 0.0, holding.dtype, by_columns=holding.by_columns)
-    made.frozen, made.optional = holding.frozen, True
-    return made
+    parameter = Parameter(holding.shape, 0.0, holding.dtype, by_columns=holding.by_columns)
+    parameter.frozen, parameter.optional = holding.frozen, True
+    return parameter
 
 
 def _as_recorded(name: str, given: Any, node: ir.Node) -> Tensor:

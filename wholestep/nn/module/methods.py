@@ -200,7 +200,7 @@ def summary(self: Module, *inputs: object, **named: object) -> Summary:
     from wholestep.nn.module.summary import summarize
 
     print_fn = named.pop("print_fn", None)
-    found = summarize(self, inputs, _inputs_by_name(self, "summary", named))
+    table = summarize(self, inputs, _inputs_by_name(self, "summary", named))
     if callable(print_fn):
-        print_fn(str(found))
-    return found
+        print_fn(str(table))
+    return table

@@ -242,8 +242,8 @@ class Module:
         for pattern in patterns:
             matching = [owned for name, owned in names.items() if fnmatchcase(name, pattern)]
             if not matching:
-                known = ", ".join(names) or "there are none"
-                fail(OptionError, f"{pattern!r} matches none of the parameters: {known}.")
+                listed = ", ".join(names) or "there are none"
+                fail(OptionError, f"{pattern!r} matches none of the parameters: {listed}.")
             for owned in matching:
                 owned.frozen = frozen
         return self

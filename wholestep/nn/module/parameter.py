@@ -211,9 +211,9 @@ class ParameterName(str):
     owned: Parameter
 
     def __new__(cls, name: str, owned: Parameter) -> ParameterName:
-        made = super().__new__(cls, name)
-        object.__setattr__(made, "owned", owned)
-        return made
+        instance = super().__new__(cls, name)
+        object.__setattr__(instance, "owned", owned)
+        return instance
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

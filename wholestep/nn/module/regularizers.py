@@ -67,8 +67,8 @@ BY_NAME = {"l1": L1(), "l2": L2(), "l1_l2": L1L2(0.01, 0.01)}
 
 
 def _rate(graph: Graph, name: str, value: float) -> Tensor:
-    known = graph.scalars.get(name)
-    return known if known is not None else graph.scalar(name, float(value))
+    scalar = graph.scalars.get(name)
+    return scalar if scalar is not None else graph.scalar(name, float(value))
 
 
 def as_regularizer(kind: str, option: str, given: Regularizer) -> L1L2 | Callable[[Tensor], Tensor] | None:
@@ -117,8 +117,8 @@ def _term(regularizer: Any, x: Tensor, name: str) -> Tensor | None:
 
 def _add(graph: Graph, part: str, term: Tensor | None) -> None:
     if term is not None:
-        known = graph.penalties.get(part)
-        graph.penalties[part] = term if known is None else known + term
+        total = graph.penalties.get(part)
+        graph.penalties[part] = term if total is None else total + term
 
 
 def add_loss(term: Tensor, name: str = "added") -> None:
@@ -147,8 +147,8 @@ def penalties(graph: Graph | None = None) -> dict[str, Tensor]:
 
     Example: `parts = ws.penalties(g)`.
     """
-    found = graph if graph is not None else current_graph()
-    if found is None:
+    current = graph if graph is not None else current_graph()
+    if current is None:
         fail(UsageError, "penalties: give the graph of the step, ws.penalties(g).")
-    found.penalties_read = True
-    return dict(found.penalties)
+    current.penalties_read = True
+    return dict(current.penalties)

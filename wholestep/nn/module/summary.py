@@ -102,13 +102,13 @@ def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, objec
 
 def _last_inputs(model: Module) -> tuple[Sequence[object], Mapping[str, object]]:
     """The inputs that the model was last trained, evaluated or called with."""
-    known = model.__dict__.get(SEEN)
-    if known is None:
+    specs = model.__dict__.get(SEEN)
+    if specs is None:
         fail(
             UsageError,
             f"this {type(model).__name__} has not seen data yet; say what it takes: model.summary({_likely(model)}).",
         )
-    return ((), known) if isinstance(known, Mapping) else ((known,), {})
+    return ((), specs) if isinstance(specs, Mapping) else ((specs,), {})
 
 
 def _likely(model: Module) -> str:

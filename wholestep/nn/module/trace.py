@@ -93,12 +93,12 @@ class Trace:
         """The outermost modules in use, under the names of the user's code: those that the step refers to, or those
         called.
         """
-        found: dict[str, Module] = {}
+        outermost: dict[str, Module] = {}
         for module, scope in self._called.items():
             path, root = self._outermost(module) or (scope or type(module).__name__, module)
-            while found.setdefault(path, root) is not root:
+            while outermost.setdefault(path, root) is not root:
                 path += "_"
-        return found
+        return outermost
 
     def _outermost(self, module: Module) -> tuple[str, Module] | None:
         for variable, held in self.held.items():
@@ -177,8 +177,8 @@ def forward_of_arrays_too(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(forward)
     def method(module: Module, *inputs: Any, **named: Any) -> Any:
-        given = (*inputs, *named.values())
-        if _CURRENT.get() is None and given and common_graph(*given) is None and current_graph() is None:
+        arguments = (*inputs, *named.values())
+        if _CURRENT.get() is None and arguments and common_graph(*arguments) is None and current_graph() is None:
             return module(*inputs, **named)
         return forward(module, *inputs, **named)
 

@@ -71,20 +71,20 @@ def rename_names(names: Iterable[str], rename: Rename | None) -> dict[str, str]:
             f"rename takes a dict of names or prefixes, e.g. {{'module.': ''}}, or a function of a name; received "
             f"{rename!r}."
         )
-    found: dict[str, str] = {}
+    old_names: dict[str, str] = {}
     for name in names:
         new = other(name)
         if new is None:
             continue
         if not isinstance(new, str):
             raise UsageError(f"rename gives a name, or None to leave an array out; received {new!r} for {name!r}.")
-        if new in found:
+        if new in old_names:
             raise InputError(
-                f"rename gives {found[new]!r} and {name!r} the same name, {new!r}. Nothing was loaded. Rename one of "
-                "them to None to leave it out."
+                f"rename gives {old_names[new]!r} and {name!r} the same name, {new!r}. Nothing was loaded. Rename one "
+                "of them to None to leave it out."
             )
-        found[new] = name
-    return found
+        old_names[new] = name
+    return old_names
 
 
 def _by_paths(names: Sequence[str], rename: Mapping[str, str | None]) -> Callable[[str], str | None]:
@@ -107,9 +107,9 @@ def _by_paths(names: Sequence[str], rename: Mapping[str, str | None]) -> Callabl
 
     def other(name: str) -> str | None:
         for old in keys:
-            found = _path_before(old, name)
-            if found is not None:
-                return _new_name(name, found, rename[old])
+            part = _path_before(old, name)
+            if part is not None:
+                return _new_name(name, part, rename[old])
         return name
 
     return other

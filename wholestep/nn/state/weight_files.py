@@ -52,10 +52,10 @@ def weights_in(folder: Path) -> Path:
     for name in IN_FOLDER:
         if (folder / name).is_file():
             return folder / name
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
-        return found[0]
-    what = ", ".join(p.name for p in found) or "none"
+    files = sorted(folder.glob("*.safetensors"))
+    if len(files) == 1:
+        return files[0]
+    what = ", ".join(p.name for p in files) or "none"
     raise CheckpointError(
         f"{folder} has no {', '.join(IN_FOLDER)}; of other safetensors files there are: {what}; nor checkpoints "
         "(step-*). Name a file."
@@ -73,7 +73,7 @@ def _read_shards(index: Path) -> dict[str, Array]:
         raise CheckpointError(
             f"{index} is not an index of shards with a weight_map: {error!r}. Nothing was loaded."
         ) from error
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for file in dict.fromkeys(places.values()):
         path = (index.parent / file).resolve()
         if not path.is_relative_to(index.parent.resolve()):
@@ -84,8 +84,8 @@ def _read_shards(index: Path) -> dict[str, Array]:
         missing = [name for name, place in places.items() if place == file and name not in shard]
         if missing:
             raise CheckpointError(f"{index} puts {missing[0]!r} into {file!r}, which lacks it. Nothing was loaded.")
-        found |= {name: array for name, array in shard.items() if places.get(name) == file}
-    return found
+        arrays |= {name: array for name, array in shard.items() if places.get(name) == file}
+    return arrays
 
 
 # -- torch's own -------------------------------------------------------------------------------------------------
@@ -119,12 +119,12 @@ def _tensors(loaded: object, path: Path) -> dict[str, Any]:
             loaded = loaded[inner]
     if not isinstance(loaded, Mapping) or not loaded:
         raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not tensors by name. Nothing was loaded.")
-    found = {str(name): value for name, value in loaded.items() if hasattr(value, "detach")}
-    if not found:
+    tensors = {str(name): value for name, value in loaded.items() if hasattr(value, "detach")}
+    if not tensors:
         raise CheckpointError(
             f"{path} holds no tensors by name: {', '.join(map(str, list(loaded)[:5]))}, ... are none."
         )
-    return found
+    return tensors
 
 
 def _of_torch(value: Any) -> Array:
@@ -148,9 +148,9 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
                     f"{path} holds {strange[0]!r} as {kinds[strange[0]]}, which is not read here. Nothing was loaded. "
                     f"Save it as one of {', '.join(sorted(READABLE))}."
                 )
-            found = {name: file.get_tensor(name) for name, kind in kinds.items() if kind != BRAIN_FLOAT}
+            arrays = {name: file.get_tensor(name) for name, kind in kinds.items() if kind != BRAIN_FLOAT}
         halves = [name for name, kind in kinds.items() if kind == BRAIN_FLOAT]
-        return {**found, **_brain_floats(path, halves)} if halves else found
+        return {**arrays, **_brain_floats(path, halves)} if halves else arrays
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {path}.") from None
     except CheckpointError:
@@ -163,10 +163,10 @@ def _brain_floats(path: Path, names: list[str]) -> dict[str, Array]:
     """Read bfloat16 as the upper half of a float32.  The file is known to be complete: safetensors has opened it."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header, found = json.loads(file.read(length)), {}
+        header, arrays = json.loads(file.read(length)), {}
         for name in names:
             first, last = header[name]["data_offsets"]
             file.seek(8 + length + first)
             upper = np.frombuffer(file.read(last - first), "<u2").astype(np.uint32) << 16
-            found[name] = upper.view(np.float32).reshape(header[name]["shape"])
-    return found
+            arrays[name] = upper.view(np.float32).reshape(header[name]["shape"])
+    return arrays

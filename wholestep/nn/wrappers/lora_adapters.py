@@ -73,16 +73,16 @@ def lora(
     patterns = (targets,) if isinstance(targets, str) else tuple(targets)
     kinds, open_ones = _kinds(), dict[str, Module]()
     for path, part in model.named_modules():
-        own = path.rpartition(".")[2] in ("lora_A", "lora_B")
-        if type(part) in kinds and part not in open_ones.values() and not own:
+        is_adapter = path.rpartition(".")[2] in ("lora_A", "lora_B")
+        if type(part) in kinds and part not in open_ones.values() and not is_adapter:
             open_ones[path] = part
     paths = {path: part for path, part in open_ones.items() if any(_matches(path, p) for p in patterns)}
     if not paths:
-        known = ", ".join(path or "the model itself" for path in open_ones)
+        listed = ", ".join(path or "the model itself" for path in open_ones)
         fail(
             OptionError,
             f"lora: no linear layer without an adapter matches {', '.join(map(repr, patterns))}; there are: "
-            f"{known or 'none'}.",
+            f"{listed or 'none'}.",
         )
     frozen = [owned for owned in model.parameters().values() if not owned.frozen]
     for owned in frozen:
@@ -161,23 +161,23 @@ class Adapters:
         from wholestep.nn.state.state_dict_diff import SHOWN, OtherShape
         from wholestep.nn.state.weight_files import read_weights
 
-        found = {name.removeprefix(PREFIX): array for name, array in read_weights(Path(path)).items()}
+        arrays = {name.removeprefix(PREFIX): array for name, array in read_weights(Path(path)).items()}
         wanted = self._names()
-        if set(found) != set(wanted):
-            missing, strange = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+        if set(arrays) != set(wanted):
+            missing, strange = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted))
             raise UsageError(
                 f"{path} does not hold the adapters of this model; nothing was loaded. Missing: "
                 f"{', '.join(missing) or 'none'}; not of the model: {', '.join(strange) or 'none'}. Give ws.nn.lora "
                 "the rank and targets that they were trained with."
             )
         shapes = {name: owned.shape for name, owned in self.model.all_names()}
-        other = [OtherShape(name, array.shape, shapes[name]) for name, array in found.items()]
+        other = [OtherShape(name, array.shape, shapes[name]) for name, array in arrays.items()]
         if differing := [str(o) for o in other if o.in_file != o.in_model]:
             raise ShapeError(
                 f"{path} holds adapters of another size; nothing was loaded. {'; '.join(differing[:SHOWN])}. Give "
                 "ws.nn.lora the rank that they were trained with."
             )
-        self.model.load_state_dict(found, strict=False)
+        self.model.load_state_dict(arrays, strict=False)
 
     def merge(self) -> Module:
         """Add the products to the weights and remove them: the model computes the same without them.

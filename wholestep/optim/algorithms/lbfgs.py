@@ -164,8 +164,8 @@ class LBFGS(Optimizer):
 
         start = right * 0.0
         x, _ = scan(next_element, start, (rows, right, diagonal, self._identity()), reverse=reverse)
-        found: Tensor = x
-        return found
+        solution: Tensor = x
+        return solution
 
     def _history(
         self, graph: Graph, params: Vector, grads: Vector, last: Sequence[tuple[Tensor, Tensor]], first: Tensor

@@ -119,9 +119,9 @@ class Optimizer(ABC):
         return [p for p in params if not _is_frozen(self.groups, p)]
 
     def _of_group(self, group: Group) -> Optimizer:
-        rule, own = group.member(self)
+        rule, own_scalars = group.member(self)
         if group.optimizer is None:
-            object.__setattr__(rule, "_member", GroupMember(self, group, own))
+            object.__setattr__(rule, "_member", GroupMember(self, group, own_scalars))
         return rule
 
     # -- helpers of update rules ---------------------------------------------------------------------------------
@@ -188,12 +188,12 @@ class Optimizer(ABC):
         for group in self.groups:
             if group.frozen:
                 continue
-            rule, own = group.member(self)
+            rule, own_scalars = group.member(self)
             prefix = f"{self.name}.{group.name}"
             if group.optimizer is not None:
                 out.update(rule.runtime_values())
                 continue
-            out.update({f"{prefix}.{k}": plain(v) for k, v in rule.hyperparameters().items() if k in own})
+            out.update({f"{prefix}.{k}": plain(v) for k, v in rule.hyperparameters().items() if k in own_scalars})
             if group.lr_scale is not None:
                 out[f"{prefix}.lr_scale"] = plain(group.lr_scale)
         return out
@@ -219,8 +219,8 @@ class Optimizer(ABC):
         return self.name if self._member is None else f"{self.name}.{self._member.group.name}"
 
     def _scalar_name(self, key: str) -> str:
-        own = self._member is None or key in self._member.own
-        return f"{self.prefix if own else self.name}.{key}"
+        is_own = self._member is None or key in self._member.own
+        return f"{self.prefix if is_own else self.name}.{key}"
 
     # -- as plain data -----------------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ def _layer(
     """All outputs and the last states in ONNX's layout; with layout 1 the batch is the first axis of each."""
     if layout:
         x, states = x.transpose(0, 1), [None if t is None else t.transpose(0, 1) for t in states]
-    firsts = zip(*(_first(given, n, x.shape[1], units, x) for given in states))  # initial states of each direction
+    firsts = zip(*(_first(state, n, x.shape[1], units, x) for state in states))  # initial states of each direction
     out, lasts = _steps(x, lengths, list(firsts), direction, cell)
     return (out.permute(2, 0, 1, 3), *(t.transpose(0, 1) for t in lasts)) if layout else (out, *lasts)
 

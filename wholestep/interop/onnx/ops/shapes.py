@@ -83,8 +83,8 @@ def squeeze(x: Tensor, axes: Array | None = None) -> Tensor:
 def expand(x: Tensor, shape: Array) -> Tensor:
     wanted = extents(shape)
     rank = max(len(wanted), x.ndim)
-    own, other = ([1] * (rank - len(s)) + list(s) for s in (x.shape, wanted))
-    return x.expand(*(a if b == 1 else b for a, b in zip(own, other))) if rank else x
+    sizes, other = ([1] * (rank - len(s)) + list(s) for s in (x.shape, wanted))
+    return x.expand(*(a if b == 1 else b for a, b in zip(sizes, other))) if rank else x
 
 
 @onnx_op("Concat")

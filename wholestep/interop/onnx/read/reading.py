@@ -141,12 +141,12 @@ class _ProtobufReader:
         return OnnxInput(value.name, self.dtype(tensor.elem_type, value.name) if tensor.elem_type else None, shape)
 
     def dtype(self, kind: int, name: str) -> str:
-        found = dtype_name(kind)
-        if found not in DTYPES:
+        name_of_dtype = dtype_name(kind)
+        if name_of_dtype not in DTYPES:
             raise DTypeError(
-                f"{name!r} of {self.what} is of {found}; read are {', '.join(sorted(DTYPES | set(WIDENED)))}."
+                f"{name!r} of {self.what} is of {name_of_dtype}; read are {', '.join(sorted(DTYPES | set(WIDENED)))}."
             )
-        return found
+        return name_of_dtype
 
     def array(self, t: Any) -> Array:
         from onnx import TensorProto, numpy_helper

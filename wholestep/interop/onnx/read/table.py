@@ -143,7 +143,7 @@ def _load() -> None:
     if _LOADED:
         return
     _LOADED.update(FILES)
-    own = dict(ROWS)
+    registered = dict(ROWS)
     for name in FILES:
         import_module(f"wholestep.interop.onnx.ops.{name}")
-    ROWS.update(own)
+    ROWS.update(registered)

@@ -36,8 +36,8 @@ def loose(e: OnnxEmitter, node: ir.Node) -> tuple[str, Shape]:
     shape = tuple(attrs.shape[d] if d in attrs.axes else 1 for d in range(len(attrs.shape)))
     while shape and shape[0] == 1 and len(shape) > x.type.rank:
         shape = shape[1:]
-    name, own = loose(e, x) if not _moves(x, shape) else (value(e, x), x.type.shape)
-    return (name if own == shape else e.reshape(name, shape)), shape
+    name, own_shape = loose(e, x) if not _moves(x, shape) else (value(e, x), x.type.shape)
+    return (name if own_shape == shape else e.reshape(name, shape)), shape
 
 
 def _moves(x: ir.Node, shape: Shape) -> bool:

@@ -70,11 +70,11 @@ def live_nodes(exported: Exported) -> list[Any]:
 
 def _with_held(nodes: list[Any]) -> list[Any]:
     """The ops, each followed by the ops of its inner programs."""
-    found: list[Any] = []
+    all_nodes: list[Any] = []
     for node in nodes:
         inner = [n for module in inner_programs(node) for n in module.graph.nodes if n.op == "call_function"]
-        found += [node, *_with_held(inner)]
-    return found
+        all_nodes += [node, *_with_held(inner)]
+    return all_nodes
 
 
 def coverage_of(exported: Exported) -> Coverage:

@@ -32,8 +32,11 @@ def inner_programs(node: Any) -> list[Any]:
 
 def row_name(node: Any) -> str:
     """The name under which an op's row is looked up: complex ops have rows of their own."""
-    own = node.meta.get("val")
-    metas = [*(own if isinstance(own, tuple | list) else [own]), *(i.meta.get("val") for i in node.all_input_nodes)]
+    result = node.meta.get("val")
+    metas = [
+        *(result if isinstance(result, tuple | list) else [result]),
+        *(i.meta.get("val") for i in node.all_input_nodes),
+    ]
     is_complex = any(isinstance(m, torch.Tensor) and m.dtype.is_complex for m in metas)
     name = str(node.target)
     return f"complex.{name.removeprefix('aten.')}" if is_complex else name

@@ -66,8 +66,8 @@ class PythonState:
         summary = _Summary()
         summaries: Values = {value: _generator_state(value.name) for value in GENERATORS}
         for path, part in self._module.named_modules():
-            own = ((k, v) for k, v in vars(part).items() if k not in _OF_MODULES)
-            summaries |= {Value(path, name): summary.of(value) for name, value in own}
+            attributes = ((k, v) for k, v in vars(part).items() if k not in _OF_MODULES)
+            summaries |= {Value(path, name): summary.of(value) for name, value in attributes}
         for label, owner in self._owners.items():
             summaries |= {Value(label, name, "global"): summary.of(value) for name, value in _shared_values(owner)}
         return summaries

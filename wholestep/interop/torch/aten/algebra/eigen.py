@@ -38,11 +38,11 @@ def _turns(gram: Tensor, meets: Tensor, n: int) -> Tensor:
     are unchanged.
     """
     unit = ws.eye(n, dtype=gram.dtype)
-    own = (gram * unit).sum(-1)
+    diagonal = (gram * unit).sum(-1)
     across = (gram * meets).sum(-1)
-    other = (meets * own.reshape((*own.shape[:-1], 1, n))).sum(-1)
+    other = (meets * diagonal.reshape((*diagonal.shape[:-1], 1, n))).sum(-1)
     stays = across == 0.0
-    slope = (other - own) / (2.0 * ws.where(stays, 1.0, across))
+    slope = (other - diagonal) / (2.0 * ws.where(stays, 1.0, across))
     first = (meets * (ws.iota((n, n), 1) > ws.iota((n, n), 0)).astype(gram.dtype)).sum(-1) > 0.0
     side = ws.where(slope > 0.0, 1.0, ws.where(slope < 0.0, -1.0, ws.where(first, 1.0, -1.0)))
     size = ws.abs(slope)
@@ -51,8 +51,8 @@ def _turns(gram: Tensor, meets: Tensor, n: int) -> Tensor:
     root = ws.sqrt(1.0 + ws.where(large, 0.0, size) * ws.where(large, 0.0, size))
     tangent = ws.where(stays, 0.0, side / (size + ws.where(large, size, root)))
     cosine = 1.0 / ws.sqrt(1.0 + tangent * tangent)
-    sine = (tangent * cosine).reshape((*own.shape, 1))
-    return cosine.reshape((*own.shape, 1)) * unit + sine * meets
+    sine = (tangent * cosine).reshape((*diagonal.shape, 1))
+    return cosine.reshape((*diagonal.shape, 1)) * unit + sine * meets
 
 
 def _swept(r: AtenRecorder, start: tuple[Tensor, Tensor], n: int, step: Any) -> tuple[Tensor, Tensor]:
@@ -102,8 +102,8 @@ def _eigh(r: AtenRecorder, a: Any, uplo: str = "L", compute_v: bool = True) -> t
     if compute_v:
         inner = inner + ws.matmul(_transpose(vectors), arriving[1]) * _apart(values, n)
     slope = ws.matmul(vectors, ws.matmul(inner, _transpose(vectors)))
-    told = custom_gradient_outputs("eigh", [values, vectors][: len(arriving)], arriving, [(x, slope)])
-    return told[0], told[1] if compute_v else None
+    outputs = custom_gradient_outputs("eigh", [values, vectors][: len(arriving)], arriving, [(x, slope)])
+    return outputs[0], outputs[1] if compute_v else None
 
 
 def _apart(values: Tensor, n: int) -> Tensor:
