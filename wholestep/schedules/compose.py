@@ -96,7 +96,7 @@ class Sequence(Schedule):
 class Chained(Schedule):
     """The product of the factors of all schedules: lr·Π sᵢ(n)/lr.
 
-    A schedule with an `lr` of None has this one's.
+    A schedule with an `lr` of None uses the lr of the chain.
 
     Example: `ws.schedules.Chained((ws.schedules.Exponential(None, 0.99), ws.schedules.StepDecay(None, 30)), lr=0.1)`.
     """

@@ -224,7 +224,7 @@ class Session:
 
     @property
     def optimizer(self) -> LiveOptimizer:
-        """The live numbers of the optimizer: `session.optimizer.lr = 1e-4`."""
+        """The optimizer's hyper-parameters, which can be assigned: `session.optimizer.lr = 1e-4`."""
         return self._hyperparameters.optimizer
 
     @property

@@ -41,7 +41,7 @@ def _call_model(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) ->
     if isinstance(inputs, Spec):
         _need_one_argument(model, parameters)
         return model(*tensors.values())
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):  # forward(self, *inputs): in their order
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):  # forward(self, *inputs) takes them in order
         named = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} & {*tensors}
         return model(*(t for n, t in tensors.items() if n not in named), **{n: tensors[n] for n in named})
     arguments = by_argument(model, tensors)

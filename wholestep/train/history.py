@@ -187,7 +187,7 @@ def _bars(values: list[float]) -> str:
 
 
 def text_plot(name: str, values: list[float], width: int = 60, height: int = 10) -> str:
-    """A curve of dots, `height` lines high."""
+    """A curve drawn with dots, `height` lines high."""
     finite = [v for v in values if isfinite(v)]
     if not finite:
         return f"{name}: no finite values"

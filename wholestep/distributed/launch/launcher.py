@@ -61,7 +61,7 @@ def run_job(job: Job, say: Callable[[str], None]) -> int:
         if not is_lost or attempt == job.restarts:
             return code
         say(f"starting again from the last checkpoint ({attempt + 1} of {job.restarts} restarts)")
-    raise AssertionError("the last attempt returns")
+    raise AssertionError("the loop returns in its last attempt")
 
 
 def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]) -> tuple[int, bool]:

@@ -120,7 +120,7 @@ def this_program(workers: Workers) -> RankProgram:
     if find_spec("ray") is None:
         raise UsageError(f"engine='ray' needs ray, which is not installed: {INSTALL}.")
     if workers.count is None:
-        raise UsageError("engine='ray' asks for workers, and has to know how many: ws.Workers(4, engine='ray', ...).")
+        raise UsageError("engine='ray' needs the number of workers: ws.Workers(4, engine='ray', ...).")
     if workers.checkpoint is None:
         raise UsageError(
             "engine='ray' starts workers again from the last checkpoint: name a folder that all machines see, "

@@ -41,7 +41,8 @@ UNLIKE = (
     "What workers do together all of them call, in one order: steps, and where they have divided states or layers "
     "also ws.save_checkpoint, session.state_dict and session.get.",
 )
-MEANINGS = {errno.ETIMEDOUT: LATE, errno.EPROTO: UNLIKE, errno.EBADMSG: ALTERED}  # by error number; any other: GONE
+# texts by error number; any other: GONE
+MEANINGS = {errno.ETIMEDOUT: LATE, errno.EPROTO: UNLIKE, errno.EBADMSG: ALTERED}
 
 
 class Transport(Protocol):

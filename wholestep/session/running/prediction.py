@@ -67,7 +67,7 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     form = (tuple(specs.items()), structure(model))
     if rows > batch_size and form not in predictors.independent:
         predictors.independent[form] = len(symbols) == 1 and _has_independent_rows(model, specs)
-    # else all rows at once
+    # At most `batch_size` rows at once if rows are independent, else all of them.
     at_once = batch_size if rows > batch_size and predictors.independent[form] else max(*symbols, 1)
     capacity = {symbol: room(min(count, at_once)) for count, symbol in symbols.items()}
     key = (form, tuple(capacity.items()), device_named(device).name)

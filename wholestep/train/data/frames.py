@@ -59,7 +59,7 @@ def split_holdout(data: Any, validation: float | Holdout, seed: int, shuffle: bo
 
 
 def aim_of(loss: Any) -> str:
-    """The kind of target that a loss takes: "classes", "answers" (yes or no) or "numbers"."""
+    """The kind of target that a loss takes: "classes", "answers" (binary targets) or "numbers"."""
     if isinstance(loss, Mapping) and "kind" not in loss:
         return "numbers"
     function = losses.get(loss)

@@ -1,4 +1,4 @@
-"""Reads the functions that `ws.export_onnx` writes for ops without an ONNX operator back as these ops."""
+"""Rows for the functions that `ws.export_onnx` writes in place of ops without an ONNX operator."""
 
 from __future__ import annotations
 

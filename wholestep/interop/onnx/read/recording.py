@@ -138,7 +138,7 @@ class OnnxRecorder:
         if not isinstance(value, Tensor) or value.graph is not None:
             return np.asarray(value) if isinstance(value, int | float | bool | np.generic) else value
         graph = ir.IRGraph((ir.Output("value", value.node),))
-        # files of ours may fold it: the network that was exported did so as well
+        # files from `ws.export_onnx` may be folded, as their network was before the export
         if graph.symbols or self.network.ours:
             return value
         if any(t.elements > MOST for n in graph.nodes for t in n.results):  # type: ignore[operator]

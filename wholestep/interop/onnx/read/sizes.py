@@ -99,7 +99,7 @@ def _quotient(a: Any, b: Any) -> Any:
             raise ShapeError(f"{a} / {b} is not an integer for every size; give the dimension a fixed number.")
         return quotient
     if b == 0:
-        raise ShapeError(f"{a} / {b}: a size is divided by 0.")
+        raise ShapeError(f"{a} / {b}: a size is divided by 0; the file is damaged.")
     return math.trunc(a / b) if abs(a) < 2**52 else a // b
 
 

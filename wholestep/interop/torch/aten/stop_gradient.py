@@ -33,7 +33,7 @@ def mark_stopped(program: Any) -> None:
         if node.op != "call_function":
             continue
         if node in through:
-            _need_leaf(node.args[0])  # x.detach().mul_(2) writes to x: with a mark it would write to the mark
+            _need_leaf(node.args[0])  # x.detach().mul_(2) writes to x; with a mark it would write to a copy
         elif node.target in (torch.ops.aten.detach.default, torch.ops.aten.detach_.default):
             node.target = marker
         elif "set_grad_enabled" in str(node.target) and node.args and node.args[0] is False:
