@@ -93,7 +93,7 @@ def prepare(contender: Contender, case: Case, result: Measurements) -> dict[str,
         # Only the first cell's first step is cold: for later cells libraries are loaded and pools are running.
         result.first_step_s.setdefault(contender.name, started["first_step_s"])
         if started["peak_bytes"] is not None:
-            result.peak_bytes.setdefault(cell.name, started["peak_bytes"])  # ours come first
+            result.peak_bytes.setdefault(cell.name, started["peak_bytes"])  # the first contender is Wholestep
         if started["tensor_bytes"] is not None:
             result.tensor_bytes.setdefault(contender.name, {})[cell.name] = started["tensor_bytes"]
         prepared[cell.name] = Prepared(warm_up(contender, cell.name), started["losses"])

@@ -189,7 +189,7 @@ def _by_session(net: Any, args: Any, theirs: dict[str, Any], steps: int) -> dict
         loss=lambda output, wanted: ((output - wanted) * (output - wanted)).mean(),
         optimizer=ws.AdamW(lr=RATE, eps=EPS, weight_decay=DECAY, decay_on=("*",)),
         threads=1,
-        # the bits of -O3, in a quarter of gcc's time
+        # the same bits as -O3, with a quarter of the compile time
         options=ws.CompileOptions(compiler=shlex.join([*find_compiler().command, "-Og"])),
     )
     losses, first = [], None

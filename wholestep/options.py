@@ -30,7 +30,7 @@ class CompileOptions:
     exactness: str = "reassociating"  # rewrites to use: "bitwise", "reassociating" or "approximate"
     egraph_rounds: int = 16  # rounds of the e-graph's rules; the best program after them is used
     egraph_nodes: int = 60_000  # a larger program is not rewritten; growing rules are disabled long before
-    egraph_seconds: float = 60.0  # of each stage; a program that takes longer is not rewritten, which the report says
+    egraph_seconds: float = 60.0  # time limit of each stage; a program that takes longer is not rewritten
     fuse: bool = True  # let several nodes share a kernel
     check_passes: bool = True  # check the graph before and after every pass
     # Run a new plan once on random numbers against the interpreter: True: at small sizes and at capacity; None: at

@@ -200,7 +200,7 @@ def _short(value: object) -> str:
 
 
 def check_finite(table: Table) -> None:
-    """InputError for NaN or infinity, with the first position.  Memory maps are skipped: a scan would read the file."""
+    """Raise InputError for NaN or infinity, with the first position.  Memory maps are not read."""
     for name, array in table.columns.items():
         if letter_of(array.dtype) != "f" or isinstance(array, np.memmap):
             continue

@@ -153,7 +153,7 @@ def _refuse_few(function: str, needed: tuple[str, ...], args: tuple[Any, ...], n
 
 
 def _check_names(kind: str, names: tuple[str, ...], needed: int, count: int, named: Mapping[str, Any]) -> None:
-    """UsageError for a missing or repeated argument: Python's own error would name the base class with `__init__`."""
+    """Raise UsageError for a missing or repeated argument, as Python's error would name `__init__` of a base class."""
     if missing := [name for name in names[count:needed] if name not in named]:
         fail(UsageError, f"{kind} lacks {missing[0]}: write {kind}({', '.join(names[1:needed])}).")
     if twice := [name for name in names[1:count] if name in named]:

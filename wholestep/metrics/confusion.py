@@ -56,7 +56,7 @@ def _count_binary(rows: Any) -> dict[str, Any]:
 class ConfusionMatrix(OfClasses):
     """The confusion matrix: how many rows of each true class (rows) were predicted as each class (columns).
 
-    Of several labels (N, L) each has a matrix of its own, [[no, no], [yes, yes]] down and across: shape (L, 2, 2).
+    Each of several labels (N, L) has its own 2 x 2 matrix, negative before positive: shape (L, 2, 2).
 
     Example: `ws.metrics.ConfusionMatrix(classes=3)`.
     """

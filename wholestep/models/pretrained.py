@@ -32,10 +32,10 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
     name.
 
     Args:
-        folder: what `save_pretrained` wrote, or a download of it.
+        folder: a folder that `save_pretrained` wrote, or a download of it.
         strict: refuse unless every array of the model is in the files and the other way round; with False, what fits is
             loaded, and a warning lists the rest.
-        dtype: that the model computes in; half types of the files are widened.
+        dtype: the dtype of the model; half types in the files are widened.
 
     Example: `model = ws.load_pretrained("checkpoints/gpt2")`.
     """

@@ -81,8 +81,8 @@ class Hyperparameters:
     def set_optimizer(self, optimizer: Optimizer | str) -> None:
         """Train with another optimizer; parameters are kept.
 
-        If only numbers differ its states are kept, and nothing is compiled; else it starts as a new one, as after
-        `reset_optimizer`.
+        If only its numbers differ, its states are kept and nothing is compiled; otherwise its states are reset,
+        as by `reset_optimizer`.
         """
         programs = self._programs
         compiled = programs.need("another optimizer")

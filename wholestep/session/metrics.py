@@ -89,7 +89,7 @@ class Measurements:
 
 
 def raise_if_refused(entry: EntryPoint, state: State) -> None:
-    """NonFiniteError if the last step was skipped with nonfinite="raise"."""
+    """Raise NonFiniteError if the last step was skipped with nonfinite="raise"."""
     bad = float(entry.read(NONFINITE))
     curable = LOSS_SCALE in entry.outputs and math.isfinite(entry.loss()) and entry.read(LOSS_SCALE) > SMALLEST
     if bad and not curable:  # a step that lowers the loss scale is not a failure

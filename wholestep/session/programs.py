@@ -146,7 +146,7 @@ class Programs:
         self.state.take_turn(self.turn)
 
     def need_averages(self, what: str) -> None:
-        """UsageError inside `raw_weights`, where states are swapped."""
+        """Raise UsageError inside `raw_weights`, where states are swapped."""
         if self.state.shows_raw:
             raise UsageError(f"{what} is not possible inside `with ws.optim.raw_weights(...)`; leave it first.")
 
@@ -313,7 +313,7 @@ def memories(plan: Plan, where: Placement) -> Iterator[tuple[list[str], StateMem
 
 
 def refuse_closed() -> NoReturn:
-    """UsageError: a session was used after it was closed."""
+    """Raise UsageError: a session was used after it was closed."""
     raise UsageError("this session is closed; build another one. The model still works: predict, evaluate, save.")
 
 

@@ -101,7 +101,7 @@ def _number_outputs(name: str, outputs: Sequence[Any]) -> Iterator[tuple[str, Te
 
 
 def _need_arguments(model: Module, named: Mapping[str, object]) -> None:
-    """UsageError unless the inputs are the arguments of `forward`."""
+    """Raise UsageError unless the inputs are the arguments of `forward`."""
     parameters = inspect.signature(model.forward).parameters.values()
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     needs = [p.name for p in parameters if p.name in takes and p.default is p.empty]

@@ -151,7 +151,7 @@ def manual_seed(seed: int) -> None:
 
 
 def check_seed(seed: object) -> None:
-    """OptionError unless it is an integer of 64 bits."""
+    """Raise OptionError unless it is an integer of 64 bits."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
         raise OptionError(f"seed={seed!r}: expected an integer from 0 to 2**64 - 1.")
 

@@ -41,7 +41,7 @@ DEFINED_BY_STEP = {
 
 
 def refuse_step_arguments(run: Experiment) -> None:
-    """UsageError for arguments of a run that the step function defines itself."""
+    """Raise UsageError for arguments of a run that the step function defines itself."""
     defaults = {f.name: f.default for f in fields(run)}
     for name, how in DEFINED_BY_STEP.items():
         value = getattr(run, name)
@@ -66,7 +66,7 @@ def names_for(step: Step, batch: Batch) -> dict[str, str]:
 
 
 def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str], *, takes_nan: bool) -> None:
-    """ShapeError or InputError for columns that do not fit the step, before anything is compiled."""
+    """Raise ShapeError or InputError for columns that do not fit the step, before anything is compiled."""
     for name, array in columns.items():
         input_name = names.get(name, name)
         shape = step.inputs[input_name].shape

@@ -113,7 +113,7 @@ class LossWatch:
         return Position(before.epoch, after.step, total, count)
 
     def end_epoch(self, stats: EpochStats, *, last: bool) -> None:
-        """NonFiniteError if the last update of an epoch made parameters non-finite, which no loss shows yet."""
+        """Raise NonFiniteError if the last update of an epoch made parameters non-finite, which no loss shows yet."""
         odd = any(isinstance(v, float) and not math.isfinite(v) for v in stats.logs.values())
         if self.policy == "raise" and (odd or last) and (names := nonfinite_states(self.trainer.session)):
             at = Position(stats.epoch + 1)

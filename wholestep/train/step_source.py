@@ -52,8 +52,7 @@ class StepSource:
         return updates_of(loader, self.accumulate)
 
     def check_sizes(self, loader: Loader) -> None:
-        """InputError if batches are too large for the session, or the last update is too small, as one row for batch
-        norm."""
+        """Raise InputError if batches exceed the capacity, or the last update is too small, e.g. for batch norm."""
         if not isinstance(loader, DataLoader) or isinstance(loader.source, Stream):
             return
         inputs, rows = self.session._programs.main.inputs, self.rows_of_update(loader)
@@ -158,7 +157,7 @@ class StepSource:
             ) from None
 
     def _need_micro_batches(self, batches: Sequence[Mapping[str, Any]]) -> None:
-        """InputError unless the session splits the joined rows into the same batches, as per_micro_batch needs."""
+        """Raise InputError unless the session splits the joined rows into the same batches, for per_micro_batch."""
         rows = [_rows(batch) for batch in batches]
         sizes = self.session._programs.need("accumulate").definition.rows_in(batches[0])
         capacity = rows[0] if sizes is None else sizes[1] // self.step_options.accumulate
@@ -212,7 +211,7 @@ def updates_of(loader: Loader, accumulate: int) -> int | None:
 
 
 def need_batches(loader: Loader) -> None:
-    """InputError for an epoch without a batch."""
+    """Raise InputError for an epoch without a batch."""
     if updates_of(loader, 1) != 0:
         return
     if isinstance(loader, DataLoader) and loader.drop_last:

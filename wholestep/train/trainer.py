@@ -319,7 +319,7 @@ class Trainer:
 
 
 def check_epochs(epochs: object) -> None:
-    """OptionError unless it is an integer of at least 0."""
+    """Raise OptionError unless it is an integer of at least 0."""
     if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 0:
         raise OptionError(f"epochs={epochs!r}: expected an integer, 0 or more.")
 

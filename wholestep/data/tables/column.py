@@ -46,7 +46,7 @@ class Column:
 
 
 def need_finite(name: str, column: Column) -> None:
-    """InputError if a column holds infinity."""
+    """Raise InputError if a column holds infinity."""
     values = column.present
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int(np.flatnonzero(~column.missing)[np.flatnonzero(~np.isfinite(values))[0]])

@@ -237,7 +237,7 @@ def _warn(names: list[str], remark: str) -> None:
     text = f"{columns} {ADVICE[remark].format(names=names)}"
     if (text, line) not in _WARNED:
         warnings.warn_explicit(text, TrainingWarning, line.file, line.line)
-        _WARNED.add((text, line))  # unless warnings are errors
+        _WARNED.add((text, line))  # not reached if warnings are errors
 
 
 def _categories(name: str, column: Column) -> Categories:

@@ -145,7 +145,7 @@ def _as_targets(values: Array) -> Array:
 
 
 def need_targets(target: Column) -> None:
-    """InputError if a target is missing: a row without a target cannot be trained on."""
+    """Raise InputError if a target is missing: a row without a target cannot be trained on."""
     if target.missing.any():
         rows = np.flatnonzero(target.missing)
         raise InputError(

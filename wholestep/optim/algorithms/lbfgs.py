@@ -34,7 +34,7 @@ TORCHS = {
 
 
 def _refuse_torch_options(cls: type[LBFGS]) -> type[LBFGS]:
-    """UsageError for options of torch's LBFGS that a step compiled once cannot have."""
+    """Raise UsageError for options of torch's LBFGS that a step compiled once cannot have."""
     original: Callable[..., None] = cls.__init__
 
     @wraps(original)

@@ -60,7 +60,7 @@ def averaged(source: Any) -> dict[str, Any]:
 def raw_weights(source: Any) -> Iterator[None]:
     """A context in which a model or session has the weights being trained instead of their averages.
 
-    `evaluate`, `predict` and `save` then are about these; steps, and a session's `state_dict`, wait until it is left.
+    `evaluate`, `predict` and `save` then use these weights; steps, and a session's `state_dict`, are errors inside it.
 
     Example::
 

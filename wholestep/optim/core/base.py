@@ -231,7 +231,7 @@ class Optimizer(ABC):
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> Optimizer:
-        """Create an optimizer from a `to_config()`.  Example: `ws.Optimizer.from_config({"kind": "SGD", "lr": 0.1})`."""
+        """The optimizer for a `to_config()`.  Example: `ws.Optimizer.from_config({"kind": "SGD", "lr": 0.1})`."""
         return optimizer_from_config(config)
 
     # -- on arrays ---------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def load_plan(graph: Graph, path: str | PathLike[str]) -> Plan | None:
 
 
 def need_graph_of_plan(graph: object, what: str) -> None:
-    """UsageError for a model, whose inputs and loss would be part of the plan."""
+    """Raise UsageError for a model, whose inputs and loss would be part of the plan."""
     if not isinstance(graph, Graph):
         raise UsageError(
             f"{what} takes the ws.Graph that the plan was made from; received {type(graph).__name__}. Of a model: "

@@ -102,7 +102,7 @@ def first_nonfinite(programs: Programs, inputs: Mapping[str, object]) -> Origin 
 
 
 def _need_memory(graph: IRGraph, inputs: Mapping[str, Array]) -> None:
-    """OutOfMemoryError if the values of all nodes, in float64, take more than the machine has left."""
+    """Raise OutOfMemoryError if the values of all nodes, in float64, take more than the machine has left."""
     sizes = infer_sizes(graph, inputs)
     needed = sum(8 * evaluate(t.elements, sizes) for node in graph.nodes for t in node.results)
     if needed > (free := free_bytes()):

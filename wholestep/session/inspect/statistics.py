@@ -64,7 +64,7 @@ MODEL = "model"  # the layer of parameters outside of layers
 
 
 def need_grouping(kind: str, per: object) -> str:
-    """OptionError unless `per` is "parameter" or "layer"."""
+    """Raise OptionError unless `per` is "parameter" or "layer"."""
     if per not in PER:
         raise OptionError(f"{kind}: per is 'parameter' or 'layer'; received {per!r}.")
     return str(per)

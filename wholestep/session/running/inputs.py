@@ -46,7 +46,7 @@ class BoundInput:
         return array.dtype == self.dtype and array.flags.num & _READABLE == _READABLE
 
     def check_bounds(self, array: AnyArray, sizes: Mapping[str, int], batches: bool = False) -> None:
-        """InputError for indices outside their axis, which a kernel would clamp silently.
+        """Raise InputError for indices outside their axis, which a kernel would clamp silently.
 
         For an array of many `batches` bounds on the first rows of each are skipped: the batches are not known here.
         """
@@ -132,7 +132,7 @@ class Inputs:
         return self.sizes
 
     def refuse_indices(self, values: Mapping[str, object]) -> NoReturn:
-        """InputError with the index that the program refused."""
+        """Raise InputError with the index that the program refused."""
         arrays = self.check(values)
         for item in self.all:
             item.check_bounds(arrays[item.name], self.sizes)
@@ -222,7 +222,7 @@ class Inputs:
         )
 
     def check_least(self, sizes: Mapping[str, int]) -> None:
-        """InputError if an op needs more elements, as batch norm does."""
+        """Raise InputError if an op needs more elements, as batch norm does."""
         for least in self._program.plan.least:
             if (value := least.value(sizes)) < least.size:
                 sizes_text = ", ".join(f"{s}={n}" for s, n in sizes.items() if s not in MICRO_BATCH_DIMS)

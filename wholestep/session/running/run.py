@@ -371,7 +371,7 @@ _RUN_OPTIONS = ("epochs", "shuffle", "start", "batch_size")
 
 
 def _refuse_typos(arrays: Mapping[str, object], inputs: Sequence[str]) -> None:
-    """UsageError for a misspelt option of `run`, which would be taken for an input."""
+    """Raise UsageError for a misspelt option of `run`, which would be taken for an input."""
     from difflib import get_close_matches  # imported here because single steps do not need it
 
     for name in arrays:

@@ -99,7 +99,7 @@ def brief_lock(folder: Path) -> Iterator[None]:
 
 
 def need_free(folder: Path) -> None:
-    """CheckpointError if another run has locked a folder, which need not exist."""
+    """Raise CheckpointError if another run has locked a folder, which need not exist."""
     if (folder / LOCK).is_file():
         owner = Owner()
         FolderLock(folder, owner).release()

@@ -109,7 +109,7 @@ class Checkpoint:
 
 
 def check_fits(arrays: Mapping[str, Array], session: Session, name: str) -> None:
-    """CheckpointError if names or shapes differ: another model, optimizer or metrics."""
+    """Raise CheckpointError if names or shapes differ: another model, optimizer or metrics."""
     states = session.lasting_states
     here = {n: tuple(int(e) for e in session.state.slot(n).type.shape) for n in states}
     there = {n: a.shape for n, a in arrays.items() if not n.startswith(SESSION)}

@@ -162,7 +162,7 @@ def publish(temporary: Path, taken: Checkpoint, files: Mapping[str, str]) -> Pat
 
 
 def _free_name(folder: Path, step: int) -> Path:
-    """A free name for a new checkpoint; a second one of the same step gets a number, so that the first is not replaced."""
+    """A free name for a checkpoint; a second one of the same step gets a number, and does not replace the first."""
     name, attempt = folder / f"step-{step:08d}", 0
     while (target := name.with_name(f"{name.name}.{attempt}") if attempt else name).exists():
         attempt += 1

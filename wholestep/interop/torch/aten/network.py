@@ -22,7 +22,7 @@ class TorchNetwork(Recorded):
         """The imported torch module with the current weights of this network.
 
         Args:
-            module: another one of the same architecture to be given them; the one that was imported unless given.
+            module: a module of the same architecture that gets the weights; by default the imported one.
 
         Example: `torch.save(net.to_torch().state_dict(), "model.pt")`.
         """
