@@ -23,7 +23,7 @@ PRECISIONS = ("float32", *harness.SAME_HALF_LOSS_WITHIN)
 
 
 def parser() -> argparse.ArgumentParser:
-    """One sub-command per case, and `overhead`."""
+    """The parser, with one sub-command per case and for `overhead` and others."""
     top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
     for name in CASES:

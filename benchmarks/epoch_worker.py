@@ -76,7 +76,7 @@ FORMS: dict[str, Callable[[EpochCell, int], Forms]] = {
 
 
 class Worker:
-    """One loop for each cell, in its fastest form."""
+    """Runs a loop for each cell, in its fastest form."""
 
     def __init__(self, contender: str, threads: int) -> None:
         self.contender, self.threads = contender, threads

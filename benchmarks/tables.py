@@ -46,12 +46,12 @@ def show_bytes(result: dict[str, Any], cells: list[str], console: Console) -> No
 
 
 def show_overhead(result: dict[str, Any]) -> None:
-    """One row per quantity, its unit in its name."""
+    """A table with one row per quantity, whose name includes the unit."""
     _show_quantities("fixed costs", result)
 
 
 def show_metrics(result: dict[str, Any]) -> None:
-    """One row per metric."""
+    """A table with one row per metric."""
     _show_quantities("metrics inside the step: how much slower it gets", result)
 
 
@@ -95,7 +95,7 @@ def show_epochs(result: dict[str, Any]) -> None:
 
 
 def show_kernels(result: dict[str, Any]) -> None:
-    """One table per case: groups of equal kernels, the longest first, relative to the machine's limits."""
+    """A table per case: groups of equal kernels, the longest first, relative to the machine's limits."""
     machine = result["machine"]
     allowed = f"{machine['gflops_core']:.0f} GFLOP/s a core, {machine['gb_s']:.0f} GB/s in place"
     for case in result["cases"]:
@@ -118,7 +118,7 @@ def _show_quantities(title: str, result: dict[str, Any]) -> None:
 
 
 def show_estimators(result: dict[str, dict[str, float]]) -> None:
-    """One row per data set: our fit, the ratio of theirs, and the accuracies."""
+    """A table with one row per data set: our fit, the ratio of theirs, and the accuracies."""
     table = Table(title="a fit: wholestep.sklearn.Classifier against MLPClassifier (plain: without a StandardScaler)")
     headings = {
         "fit_s": "fit, s",

@@ -95,7 +95,7 @@ def update_bytes(step: Callable[[], object], optimizer: Any) -> int:
 
 
 def only(form: str, compiled: bool = False) -> Callable[[Update, int], dict[str, Callable[[], UpdateLoop]]]:
-    """One form of torch's optimizer as a separate contender."""
+    """Use one form of torch's optimizer as a separate contender."""
     return lambda update, threads: {form: torch_forms(update, threads, compiled)[form]}
 
 

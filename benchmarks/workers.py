@@ -123,7 +123,7 @@ def run(names: Sequence[str], rounds: int, peers: Sequence[str] = PEERS) -> dict
 
 
 def one_case(case: Case, rounds: int, peers: Sequence[str]) -> dict[str, Any]:
-    """One process of two threads, our ranks and those of others, in interleaved rounds."""
+    """Measure one process of two threads, our ranks and those of others, in interleaved rounds."""
     result = Measurements(case.name)
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders: list[Contender] = []
@@ -140,7 +140,7 @@ def one_case(case: Case, rounds: int, peers: Sequence[str]) -> dict[str, Any]:
 
 
 def contender(name: str, case: Case, cache: Path) -> Contender:
-    """One process with the threads of all ranks, or ranks of one thread."""
+    """A contender of one process with the threads of all ranks, or of ranks with one thread each."""
     if name == OURS:
         return Contender(name, case.name, RANKS, cache)
     return Ranked(name, case.name, cache, LAUNCH if name == OURS_RANKS else ())
@@ -191,7 +191,7 @@ def predicted(case: Case, ranks: int) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """One table per case."""
+    """A table per case."""
     for name, case_result in result["cases"].items():
         print(f"{name}: {result['ranks']} ranks of one thread, one process of {result['ranks']} threads")
         for who, us in case_result["step_us"].items():

@@ -53,7 +53,7 @@ def overall(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """One row per network."""
+    """A table with one row per network."""
     table = Table(title="networks that torch built: microseconds a step (times ours), first step cold")
     for heading in ("", "ours", *PEERS, "first steps"):
         table.add_column(heading)

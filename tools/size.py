@@ -31,7 +31,7 @@ IRREGULAR = frozenset((
 
 @dataclass(frozen=True)
 class Module:
-    """One source file."""
+    """A source file of the package."""
 
     name: str  # dotted
     path: Path

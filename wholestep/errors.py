@@ -82,7 +82,7 @@ class TrainingInterrupted(SystemExit):
 
 
 class CompilerError(WholestepError, RuntimeError):
-    """No C compiler, or a compiler that refused our source."""
+    """No C compiler was found, or it rejected our source."""
 
 
 class DeviceError(WholestepError, RuntimeError):
@@ -140,7 +140,7 @@ class NoGradients(AccumulationError, LookupError):  # noqa: N818
 
 
 class AccumulatorFull(AccumulationError, RuntimeError):  # noqa: N818
-    """More micro-batches than the `steps` of an update."""
+    """A parameter received more micro-batches than the `steps` of an update."""
 
     def __init__(self, steps: int) -> None:
         super().__init__(f"all {steps} micro-batches of an update are there: take get_gradients() and reset() first.")

@@ -178,7 +178,7 @@ def inputs_of(name: str, rows: int) -> np.ndarray:
 
 
 def batches(name: str, cell: Cell) -> list[Arrays]:
-    """One batch, and a target with the shape of the network's output."""
+    """A random batch, and a target with the shape of the network's output."""
     import torch
 
     x = inputs_of(name, cell.batch)

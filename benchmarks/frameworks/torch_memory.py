@@ -33,7 +33,7 @@ def peak_above_start(work: Callable[[], object]) -> int:
 
 
 def every_event(tree: Iterable[_ProfilerEvent]) -> Iterable[_ProfilerEvent]:
-    """All events; they are nested like calls."""
+    """All events of a tree, whose events are nested like calls."""
     for event in tree:
         yield event
         yield from every_event(event.children)

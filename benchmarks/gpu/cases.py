@@ -40,7 +40,7 @@ class GpuCase:
 
 
 def images(network: str, cell: Cell) -> list[Arrays]:
-    """One random batch."""
+    """A batch of random images."""
     rng, side = np.random.default_rng(1), PIXELS[network]
     return [
         {

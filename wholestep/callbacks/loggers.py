@@ -21,7 +21,7 @@ from wholestep.nn.layers.table_encoding import HEADER as ENCODING
 
 
 class CSVLogger(Callback):
-    """One header and one row per epoch.  A resumed run continues after the rows of its checkpoint.
+    """Writes one header and one row per epoch.  A resumed run continues after the rows of its checkpoint.
 
     Example: `ws.CSVLogger("runs/log.csv")`.
     """
@@ -62,7 +62,8 @@ def cell(value: Any) -> Any:
 
 
 class JSONLinesLogger(Callback):
-    """One JSON object per epoch, per validation inside one, and per step with `steps=True`; NaN and infinity are null.
+    """Writes one JSON object per epoch, per validation inside one, and per step with `steps=True`; NaN and infinity are
+    null.
 
     Example: `ws.JSONLinesLogger("log.jsonl")`.
     """

@@ -39,7 +39,7 @@ def is_measure(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """One step: its epoch, its number in the epoch (from 0), its loss."""
+    """The record of one step: its epoch, its number in the epoch (from 0), its loss."""
 
     epoch: int
     step: int
@@ -48,7 +48,7 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class EpochStats:
-    """One epoch: the mean loss over its examples, how many steps it took, and its other numbers by name."""
+    """The record of one epoch: the mean loss over its examples, its number of steps, and its other numbers by name."""
 
     epoch: int
     avg_loss: float

@@ -21,7 +21,7 @@ Rows = NDArray[np.int64]
 
 
 class Sampler(Protocol):
-    """Which rows an epoch visits, in order."""
+    """The base class of samplers: which rows an epoch visits, and in which order."""
 
     def rows(self, seed: int, epoch: int, count: int) -> Rows:
         """The rows of an epoch over a data set of `count` rows."""
@@ -29,7 +29,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Sequential:
-    """Every row, in order."""
+    """Visits every row, in order."""
 
     def rows(self, seed: int, epoch: int, count: int) -> Rows:
         return np.arange(count)
@@ -37,7 +37,7 @@ class Sequential:
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Every row once, in the order that `session.run` uses for the same seed and epoch."""
+    """Visits every row once, in the order that `session.run` uses for the same seed and epoch."""
 
     def rows(self, seed: int, epoch: int, count: int) -> Rows:
         return epoch_order(seed, epoch, count)

@@ -23,7 +23,7 @@ SAME_VALUES = ops_with(Trait.VIEW) | {"cast"}
 
 @dataclass(frozen=True)
 class Meaning:
-    """How a loss interprets an output."""
+    """The interpretation of an output by a loss."""
 
     each: bool  # binary, with one target per score; otherwise classes along `axis`
     axis: int = -1

@@ -1,4 +1,4 @@
-"""What a training loop changes between steps: hyper-parameters, schedules, the optimizer."""
+"""The parts of a session that a training loop may change between steps: hyper-parameters, schedules, the optimizer."""
 
 from __future__ import annotations
 

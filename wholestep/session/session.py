@@ -125,7 +125,7 @@ class Session:
     # -- running -------------------------------------------------------------------------------------------------
 
     def step(self, given: Mapping[str, object] | None = None, /, *more: object, **inputs: object) -> StepResult:
-        """One step: forward, backward and update in one native call.
+        """Run one step: forward, backward and update in one native call.
 
         Inputs are named; a mapping may contain names that are not Python identifiers.  Inputs given by `set_input` hold
         until they are given here.

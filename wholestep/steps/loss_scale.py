@@ -35,7 +35,8 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class LossScale:
-    """How `precision="float16"` scales the loss.  All four are runtime scalars, `loss_scale.growth` and so on.
+    """The options of loss scaling for `precision="float16"`.  All four are runtime scalars, `loss_scale.growth` and so
+    on.
 
     Args:
         init: the scale of the first step.

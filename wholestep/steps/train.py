@@ -118,7 +118,7 @@ def _clip_gradients(
 
 
 def _skip_bad_steps(step: Graph, graph: ir.IRGraph, bad: Tensor) -> ir.IRGraph:
-    """Every state keeps its value, bit for bit, if `bad` is not 0; skipped steps are counted."""
+    """Keep the value of every state, bit for bit, if `bad` is not 0; skipped steps are counted."""
     count = step.state(SKIPPED, (), 0, "int64")
     fine = bad == 0.0
     counted = where(fine, count, count + 1)

@@ -19,7 +19,7 @@ def need_integer(name: str, value: object, least: int, *, optional: bool = False
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a `Trainer` trains.
+    """The options of a `Trainer`.
 
     Args:
         optimizer: None keeps the optimizer of the session.

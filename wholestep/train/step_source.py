@@ -111,7 +111,7 @@ class StepSource:
         return chain.from_iterable(parts)
 
     def _single(self, loader: Loader, epoch: int, start: int) -> Iterator[StepRange]:
-        """One update per call."""
+        """The updates of an epoch, one per call."""
         session = self.session
         updates = self._updates(loader, epoch, start)
         if not start:
@@ -142,7 +142,7 @@ class StepSource:
             yield named
 
     def _join_batches(self, batches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """One batch with the rows of several."""
+        """Concatenate the rows of several batches."""
         if len(batches) == 1:
             return batches[0]
         if self.step_options.per_micro_batch:

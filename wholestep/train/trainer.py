@@ -186,7 +186,7 @@ class Trainer:
         self.callbacks.on_safe_point()
 
     def train_epoch(self, loader: Loader, epoch: int, start: int = 0) -> EpochStats:
-        """One epoch; `partial` if a callback stopped it."""
+        """Train one epoch; the result is `partial` if a callback stopped it."""
         if self._run is None:
             loader = _with_own_position(loader)
         run = self._run or self._new_run(loader, epoch + 1, Position(epoch, start))

@@ -183,7 +183,9 @@ class Encoding:
 
 
 def report(encoding: Encoding) -> str:
-    """One line per column, in the order of the table, then the target: type, missing values, encoding, remark."""
+    """The report: one line per column, in the order of the table, then the target: type, missing values, encoding,
+    remark.
+    """
     parts: dict[str, Part] = {part.name: part for part in encoding.parts}
     # Files written before summaries were stored have none.
     summaries = encoding.summary or tuple(ColumnSummary(name, "", 0) for name in parts)
@@ -197,7 +199,7 @@ def report(encoding: Encoding) -> str:
 
 
 def describe(encoding: Part | Classes | Target) -> str:
-    """How one column is encoded, as a few words."""
+    """A short description of how one column is encoded."""
     match encoding:
         case Numbers(mean=0.0, std=1.0, gaps=gaps):
             return f"number{_gap_text(gaps)}"

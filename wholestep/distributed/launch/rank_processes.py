@@ -23,7 +23,7 @@ POLL = 0.02  # seconds between two polls of child processes
 
 @dataclass(frozen=True)
 class RankExit:
-    """How a rank ended: its exit code (128 + the signal that killed it), the time, and a description for messages."""
+    """The end of a rank: its exit code (128 + the signal that killed it), the time, and a description for messages."""
 
     rank: int
     code: int

@@ -26,7 +26,7 @@ KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP
 
 @dataclass(frozen=True)
 class Meeting:
-    """How a rank joins its job."""
+    """The data with which a rank joins its job."""
 
     address: Address  # address of the rendezvous
     secret: bytes
@@ -88,7 +88,7 @@ class SocketTransport:
             native.sockets().ws_sockets_leave(self._mesh, reason)
 
     def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
-        """No wait is needed: the others keep the shared memory, and sockets deliver what a process has sent."""
+        """Does nothing: the others keep the shared memory, and sockets deliver what a process has sent."""
         return True
 
     # -- memory ------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Subset:
         """Nothing to do: the group of all ranks closes the connections."""
 
     def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
-        """No wait is needed, as for the group of all ranks."""
+        """Does nothing, as for the group of all ranks."""
         return True
 
 

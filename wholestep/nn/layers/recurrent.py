@@ -92,7 +92,7 @@ class Recurrent(Module):
 
     # -- forward ---------------------------------------------------------------------------------------------------
     def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """All outputs, and the state after the last step.
+        """Compute all outputs, and the state after the last step.
 
         Args:
             x: (time, batch, inputs), or (batch, time, inputs) with `batch_first`.

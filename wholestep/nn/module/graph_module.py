@@ -120,7 +120,7 @@ class Recorded(Module):
     def load_state_dict(
         self, values: Mapping[str, object], strict: bool = True, rename: Rename | None = None
     ) -> LoadReport:
-        """As for every module; but buffers whose values are part of the graph accept only these values."""
+        """Load as every module does; but buffers whose values are part of the graph accept only these values."""
         from wholestep.nn.state.weights import by_name
 
         fixed = {name for name, holding in self._holdings.items() if holding.fixed}

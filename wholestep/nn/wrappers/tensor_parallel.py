@@ -16,7 +16,7 @@ COLUMNS, ROWS, HEADS = "columns", "rows", "heads"
 
 @dataclass(frozen=True)
 class Splitting:
-    """How a parameter is divided: along an axis, within each of its blocks, at whole units."""
+    """The division of a parameter: along an axis, within each of its blocks, at whole units."""
 
     axis: int
     blocks: int

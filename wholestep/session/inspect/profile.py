@@ -229,7 +229,7 @@ def _at_capacity(entry: EntryPoint) -> bool:
 
 
 def _times(programs: Programs) -> list[int]:
-    """How often each program runs in a step at capacity: once, or once per micro-batch and the last one once."""
+    """How often each program runs in a step at capacity: the program of a micro-batch once for each, any other once."""
     if not programs.of_micro_batches:
         return [1]
     shape = shape_of(programs.need("micro-batches").definition, TRAIN)

@@ -88,7 +88,7 @@ def prepare(inputs: Inputs, rows: RowInputs, arrays: Mapping[str, object], capac
 
 
 def _first_batch(arrays: Mapping[str, AnyArray], rows: RowInputs) -> dict[str, AnyArray]:
-    """With a fixed batch size, the arrays of the first batch, whose shapes are checked."""
+    """The arrays whose shapes are checked: with a fixed batch size, those of the first batch."""
     return {name: a[: int(str(rows.extent))] if name in rows.names else a for name, a in arrays.items()}
 
 
@@ -215,7 +215,7 @@ def run_in_slices(
 
 
 def prepare_run(entry: EntryPoint, arrays: Mapping[str, object], batch_size: int | None, unchanged: DataCache) -> None:
-    """On a GPU: compile the programs of epochs and copy the data, before the first epoch is timed."""
+    """Compile the programs of epochs on a GPU and copy the data, before the first epoch is timed."""
     if entry.program.synchronous or not entry.has_loss:
         return
     rows = rows_of(entry.inputs, entry.plan)

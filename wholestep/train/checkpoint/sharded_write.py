@@ -105,7 +105,7 @@ class ShardedWrite:
         return {name: checksum for reply in replies for name, checksum in reply["files"].items()}
 
     def publish(self, files: Mapping[str, str]) -> Path:
-        """On rank 0: rename the folder to its final name."""
+        """Rename the folder to its final name; called on rank 0."""
         assert self.taken is not None, "rank 0 captured it"
         try:
             return publish(self.place, self.taken, files)

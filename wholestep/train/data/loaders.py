@@ -1,4 +1,4 @@
-"""From user data to a training loader, a validation table, and a first batch."""
+"""Converts user data to a training loader, a validation table, and a first batch."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def table_of(data: object) -> Table:
 
 
 def concat_tables(parts: list[Table]) -> Table:
-    """One table with the rows of several."""
+    """Concatenate the rows of several tables."""
     weights = [p.weights for p in parts if p.weights is not None]
     return Table(
         _columns([p.inputs for p in parts]),

@@ -167,7 +167,7 @@ def _is_other_integer(x: Tensor, wanted: str) -> bool:
 
 
 def _kinds(network: OnnxGraph, constants: Sequence[str]) -> dict[str, type[Parameter]]:
-    """What each float initializer becomes (parameter or buffer); the others stay constants."""
+    """Decide what each float initializer becomes, parameter or buffer; the others stay constants."""
     for pattern in constants:
         if not any(fnmatchcase(name, pattern) for name in network.constants):
             listed = ", ".join(network.constants) or "there are none"

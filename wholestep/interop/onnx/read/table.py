@@ -47,7 +47,7 @@ class ExportedBatch:
 
 @dataclass(frozen=True)
 class NodeContext:
-    """What a row can read about its node, besides inputs and attributes."""
+    """The context that a row can read besides inputs and attributes of its node."""
 
     op: str
     name: str
@@ -61,7 +61,7 @@ class NodeContext:
 
 @dataclass(frozen=True)
 class OnnxRow:
-    """How to record one operator: its positional arguments are the inputs, its keyword arguments the attributes."""
+    """A row: how to record one operator, with its inputs as positional and its attributes as keyword arguments."""
 
     function: Function
     inputs: tuple[str, ...]
