@@ -32,15 +32,15 @@ class ModelCheckpoint(Callback):
     """Writes checkpoints, from which `ws.fit(resume=...)` continues to the same bits.
 
     Args:
-        folder: of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.  `filepath=` is the
-            same.
+        folder: the folder of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.  `filepath=`
+            is the same.
         monitor: the number that ranks epochs.
         mode: "min" where smaller is better, "max" where larger is; None goes by the metric, else by its name.
-        best: how many of the best epochs to keep.
-        last: how many of the newest to keep.  0 writes only where `monitor` has improved (or is among the `best`).
+        best: the number of best epochs to keep.
+        last: the number of newest epochs to keep.  0 writes only where `monitor` has improved (or is among the `best`).
         every: also write after this many steps, inside an epoch.
         seconds: also write when this much time has passed, inside an epoch.
-        config: what the run was started with, as JSON values; `ws.load_checkpoint(folder).config` has it.
+        config: the configuration of the run, as JSON values; `ws.load_checkpoint(folder).config` has it.
 
     Files are written on a background thread; `wait()` returns when they are on the disk.  A checkpoint that cannot be
     written is logged as an error, training continues, and earlier checkpoints are kept; if the last one could not be

@@ -22,7 +22,7 @@ class EarlyStopping(Callback):
         patience: epochs without improvement until training ends; with `validate_every=` or `validate_every_steps=`,
             validations instead of epochs.
         mode: "min" where smaller is better, "max" where larger is; None goes by the metric, else by its name.
-        min_delta: by how much a value must be better to count.
+        min_delta: the least difference that counts as better.
         restore_best: put the weights of the best epoch back at the end.
         baseline: values that are not better than it count as no improvement.
         divergence: end at once if the number is worse than this, or not finite.

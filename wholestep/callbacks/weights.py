@@ -47,7 +47,7 @@ class WeightStatistics(Callback):
     Args:
         per: "parameter", or "layer": the parameters of a module together; those outside of layers are "model".
         every: after every so many epochs.
-        bins: of a histogram.
+        bins: the number of bins of a histogram.
 
     Example: `ws.fit(..., callbacks=[ws.WeightStatistics(per="layer")])["update_ratio/0"]`.
     """

@@ -40,7 +40,7 @@ class DataLoader:
             `ws.fit` refuses such a loader.
         sampler: another order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.
         transform: one or several changes to the inputs, e.g. `[ws.data.Flip(), ws.data.Crop(4)]`.
-        seed: of the order and of random transforms; `fit` keeps it and ignores its own seed here.
+        seed: the seed of the order and of random transforms; `fit` keeps it and ignores its own seed here.
         prefetch: batches that a background thread computes in advance; results are the same.
         limit: the largest number of batches of an epoch; the others of its order are left out.
 

@@ -25,7 +25,8 @@ class Holdout:
     """How `ws.fit` chooses validation rows: `validation=ws.data.Holdout(0.2, groups=patients)`.
 
     Args:
-        fraction: of all rows; of those of every class with `stratify`; as nearly as whole groups allow with `groups`.
+        fraction: a fraction of all rows; of the rows of every class with `stratify`; as nearly as whole groups allow
+            with `groups`.
         shuffle: draw rows by the seed; False holds out the last ones, as for forecasts.  None: as `fit(shuffle=)`.
         stratify: hold out the same fraction of every class: True goes by the targets, an array by its values, a name
             by a column of the frame.

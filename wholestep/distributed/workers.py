@@ -30,7 +30,7 @@ class Workers:
         model: tensor parallelism: the number of processes that have the same rows and divide the layers with `split=`.
             They are consecutive ranks, 0 to `model - 1` and so on, best on one machine.
         checkpoint: for "ray": the folder from which restarts continue; `fit` keeps its checkpoints there.
-        restarts: for "ray": how often; for MPI it is `wholestep launch --restarts 3`.
+        restarts: for "ray": the most restarts; for MPI it is `wholestep launch --restarts 3`.
         timeout: seconds that a process waits for the others before the run ends with a `WorkerError`.
 
     Example: `ws.fit(model, (x, y), loss="cross_entropy", workers=ws.Workers(4))`.

@@ -40,8 +40,8 @@ class NameTable:
     """The public names of one module of another library, or the attributes of one of its classes.
 
     Args:
-        theirs: what they call the place: "torch.nn".
-        ours: where those names are looked for here: "ws.nn".
+        theirs: the module in the other library: "torch.nn".
+        ours: the module here in which users look for these names: "ws.nn".
         same: their name -> ours, with which it means the same; a path from `ws`, or "module:name" of the package.
         say: their name, or a pattern, -> what to write.
         groups: the same for many names, separated by spaces.

@@ -33,8 +33,8 @@ def value_and_grad(
     Args:
         loss: a function of this module (or of your own), a `Loss`, its description, or a name.
         prediction: an array of floats; float64 arrays and lists are computed in float64.
-        target: what the loss takes; floats are brought to the prediction's dtype.
-        options: of the loss; arrays among them (`sample_weight=`) are given like the target.
+        target: the target; floats are cast to the prediction's dtype.
+        options: options of the loss; arrays among them (`sample_weight=`) are given like the target.
 
     Example: `ws.losses.value_and_grad("mse", [0.8, 0.3, 0.5], [1.0, 0.0, 0.5])[0]`.
     """

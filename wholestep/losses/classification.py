@@ -57,7 +57,7 @@ def cross_entropy(
         class_weight: (classes,); class c counts that much.  A mean over class indices divides by the weights of the
             rows' classes, a mean over probabilities by rows, as torch does.  If no row counts, the loss is not finite.
         sample_weight: (...); a row counts that much above and below the line.
-        axis: of the classes, where shapes leave it open: logits (4, 3, 3) with labels (4, 3), and probabilities of more
+        axis: the class axis, if shapes are ambiguous: logits (4, 3, 3) with labels (4, 3), and probabilities of more
             than two axes.
 
     Example: `ws.losses.cross_entropy(logits, labels)`.
@@ -213,7 +213,7 @@ def binary_cross_entropy_with_logits_loss(
     Args:
         target: 0 or 1 for each score, or a probability between them, of any dtype.  A column (rows, 1) and (rows,) fit
             together; nothing else is broadcast.
-        pos_weight: how much a target of 1 counts against one of 0, for all or for each element of a row.
+        pos_weight: the weight of targets 1 relative to targets 0, for all or for each element of a row.
 
     Example: `ws.losses.binary_cross_entropy_with_logits_loss(logits, targets)`.
     """
@@ -254,7 +254,7 @@ def focal_loss(
     Args:
         logits: with class indices in their shape without the classes (see `cross_entropy`): softmax, averaged over
             rows; with targets 0 and 1 of the same shape: sigmoid, averaged over elements.
-        gamma: how much less; 0 is cross entropy.
+        gamma: the focusing exponent; 0 is cross entropy.
         alpha: for targets 0 and 1: the weight of the 1s, that of the 0s being 1 - alpha.
         class_weight: for class indices: (classes,).  The mean still divides by rows.
 

@@ -128,7 +128,7 @@ def contrastive_loss(
     """t·d² + (1 - t)·max(0, margin - d)², averaged over pairs (Hadsell et al., 2006).
 
     Args:
-        distances: of two vectors each, (rows,) or (rows, 1).
+        distances: the distance of each pair, (rows,) or (rows, 1).
         target: 1 for similar pairs, 0 for dissimilar ones, of any dtype.
         margin: the distance that dissimilar pairs should have at least.
 

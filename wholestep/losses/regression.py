@@ -181,7 +181,7 @@ def gaussian_nll_loss(
     Args:
         prediction: the mean, where `variance` is given; else `(..., 2)`, the mean and the logarithm of the variance.
         target: numbers of the mean's shape.
-        variance: of the mean's shape; no less than `eps` is used, and the gradient passes as if it had been.
+        variance: of the mean's shape; clamped to at least `eps`, with the gradient passed unchanged.
         full: add 0.5·log(2π).
 
     Example: `ws.losses.gaussian_nll_loss(x @ w, y, variance=ws.exp(x @ w))`.

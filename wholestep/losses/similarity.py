@@ -101,8 +101,8 @@ def tversky_loss(
     Like `dice_loss`, it needs the whole batch.
 
     Args:
-        logits, target: as of `dice_loss`.
-        alpha, beta: what a false positive and a false negative cost; 0.5 and 0.5 is Dice.
+        logits, target: as for `dice_loss`.
+        alpha, beta: weights of false positives and false negatives; 0.5 and 0.5 is Dice.
 
     Example: `ws.losses.tversky_loss(logits, labels, alpha=0.3, beta=0.7)`.
     """
@@ -149,7 +149,7 @@ def info_nce_loss(
 
     Args:
         queries: (rows, features).
-        keys: of the same shape; row i belongs to query i.
+        keys: keys of the same shape; row i belongs to query i.
         symmetric: average it with the loss of keys that find their queries.
 
     Example: `ws.losses.info_nce_loss(x, x * 2.0)`.

@@ -119,7 +119,7 @@ class Metric(ABC):
         Args:
             prediction: scores, classes or numbers, as the metric documents.
             target: the truth for each row.
-            weight: how much each row counts; 1 when None.
+            weight: the weight of each row; None: 1.
         """
         for value in (prediction, target, weight):
             refuse_mask(value, f"{self.name}.update")

@@ -68,7 +68,7 @@ class MeanAveragePrecision:
 
     Args:
         box_format: "xyxy" for corners, "xywh" for COCO's corner and size.
-        iou_thresholds: of the overlap from which a detection matches; COCO's ten by default.
+        iou_thresholds: least overlaps of a matching detection; COCO's ten by default.
         max_detections: that count of an image and class, by score; the largest is used for the mAP.
 
     Example: `ws.metrics.MeanAveragePrecision(box_format="xywh")`, then

@@ -74,7 +74,7 @@ class Function(OfFunction, Mean):
     Args:
         function: of the prediction and the target, tensors; with a third argument `sample_weight` where it weighs rows
             itself.
-        name: by default the function's.
+        name: the name of the metric; by default the function's.
         better: True where more is better, False where less is; by default what `function.higher_is_better` says, else
             its name tells callbacks.
 
@@ -156,7 +156,7 @@ class OverEpoch(KeptRows, OfFunction):
         function: of predictions and targets, arrays of all rows; with a third argument `sample_weight` where it takes
             weights.
         capacity: the rows of an epoch; `fit` sets it.
-        name: by default the function's.
+        name: the name of the metric; by default the function's.
         better: True where more is better, False where less is.
 
     Example: `ws.metrics.OverEpoch(lambda p, t: np.median(abs(p - t)), name="median_error")`.

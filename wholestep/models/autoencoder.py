@@ -19,7 +19,7 @@ def vae(inputs: int = 784, latent: int = 20, hidden: int = 400, beta: float = 1.
 
     Args:
         latent: the size of the latent vector of an example.
-        beta: how much the divergence counts (arXiv:1804.03599).
+        beta: the weight of the divergence (arXiv:1804.03599).
 
     Example: `ws.fit(ws.models.vae(), (images, images), loss="bce", epochs=5)`.
     """

@@ -35,7 +35,7 @@ def diffusion(
         image: height and width, which are halved at each level but the last.
         levels: channels of each level, in widths.
         blocks: residual blocks on each level, on the way down and up.
-        steps: of noise.
+        steps: the number of noise steps.
 
     Example: `ws.fit(ws.models.diffusion(image=8, channels=1, width=16), images, loss=ws.models.noise_loss)`.
     """

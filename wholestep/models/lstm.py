@@ -23,9 +23,9 @@ def lstm_lm(
     """A language model: token embedding, LSTM layers, and a linear layer to the scores of the next token.
 
     Args:
-        vocabulary: how many tokens there are.
-        width: of the embedding and of every layer.
-        dropout: of the embedding, between layers and before the scores.
+        vocabulary: the number of tokens.
+        width: the width of the embedding and of every layer.
+        dropout: the rate of dropout after the embedding, between layers and before the scores.
         tied: the embedding is also the output layer (arXiv:1608.05859).
 
     Example: `model = ws.models.lstm_lm(65, width=256, layers=2)`.

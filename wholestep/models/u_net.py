@@ -21,7 +21,7 @@ def unet(inputs: int = 3, outputs: int = 2, width: int = 64, depth: int = 4, dty
 
     Args:
         width: channels of the first level; each one below has twice as many.
-        depth: how often the image is halved.
+        depth: the number of times that the image is halved.
 
     Example: `ws.models.unet(inputs=1, outputs=2, width=16, depth=3)`.
     """

@@ -29,7 +29,7 @@ class TorchSchedule:
 
     Args:
         make: the schedule, or a function of the first value and the index of each rate.
-        unit: what a loop counts for it: "epoch", "step", or None, which is epochs in a loop of epochs.
+        unit: the unit that a loop counts in: "epoch", "step", or None, which is epochs in a loop of epochs.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -30,14 +30,14 @@ class Classifier(ClassifierMixin, Estimator):
         learning_rate_init: the learning rate.
         max_iter: the most epochs.
         shuffle: visit rows in another order in every epoch.
-        random_state: of weights and orders.
+        random_state: the seed of weights and orders.
         tol, n_iter_no_change: training ends after this many epochs in a row without an improvement of more than `tol`.
         early_stopping: "better" is the score of `validation_fraction` of the rows, which are held out, rather than the
             loss; the weights of the best epoch are kept.
         dropout: after each hidden layer.
         standardize: bring every column to mean 0 and spread 1.
         threads: None is one for small networks, all cores for others; the numbers are the same.
-        device, options: as of `ws.build_session`.
+        device, options: as for `ws.build_session`.
 
     Example: `wholestep.sklearn.Classifier((64,)).fit(X, y).predict_proba(X)`.
     """

@@ -42,7 +42,7 @@ class LossScale:
         init: the scale of the first step.
         growth: the scale is multiplied by it after `interval` steps in a row with finite gradients.
         backoff: the scale is multiplied by it where a gradient is not finite; that step changes nothing else.
-        interval: how many steps.
+        interval: the number of steps.
 
     Example: `ws.fit(model, data, loss="mse", precision="float16", loss_scale=ws.LossScale(init=1024.0))`.
 

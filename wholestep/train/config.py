@@ -23,7 +23,7 @@ class TrainConfig:
 
     Args:
         optimizer: None keeps the optimizer of the session.
-        learning_rate: of SGD, if neither this nor the session names another optimizer.
+        learning_rate: the rate of SGD, if neither this nor the session names another optimizer.
         log_interval: log the loss after this many steps each, from step 0; 0 logs epochs only.
         data_input, label_input: the session's inputs that receive a batch's data and labels.
         nonfinite: what happens if a loss is not finite: "raise" ends the run and reports the cause; "skip" skips such

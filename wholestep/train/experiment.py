@@ -81,9 +81,9 @@ class Experiment:
         optimizer: e.g. `ws.Adam(lr=1e-3)`, or "adam" with its defaults.  None is that of a schedule under torch's
             names, else AdamW with lr 1e-3.  Each call starts with a new one, including moments and schedule;
             `resume=` restores them.
-        schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
-            torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
-            validation) after every epoch.
+        schedule: the schedule of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those
+            under torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss
+            without validation) after every epoch.
         metrics: names, objects or functions of predictions and targets, e.g. `["accuracy", my_function]`; or a dict of
             such lists by output.
         encoder: how the columns of a frame become numbers, fitted to the training rows and stored with the model, whose
@@ -108,13 +108,14 @@ class Experiment:
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
             "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
             a model that replaces them.
-        precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as of `ws.build_session`.
-        loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
+        precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as for `ws.build_session`.
+        loss_scale: the loss scaling of float16, `ws.LossScale()` unless given; history and progress show the scale.
         memory: the most bytes that a step may use, "5.5GB", or a fraction of its peak without a limit, 0.7, as for
             `ws.build_session`.
-        seed: of the initial weights, the order of rows, the rows held out, dropout and other random values.  None: that
-            of `ws.manual_seed`, 0 unless it was called; networks trained one after the other then start differently.
-        device: of the steps, as of `ws.build_session`.
+        seed: the seed of the initial weights, the order of rows, the rows held out, dropout and other random values.
+            None: that of `ws.manual_seed`, 0 unless it was called; networks trained one after the other then start
+            differently.
+        device: the device of the steps, as for `ws.build_session`.
         shards: compute each step as this many workers would, in this process and with the same bits; `(2, 3)`
             as those of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.

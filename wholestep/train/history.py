@@ -116,7 +116,7 @@ class TrainHistory:
         In text, curves of up to ten epochs are one line each.
 
         Args:
-            names: of the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None, but for arrays and for
+            names: the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None, but for arrays and for
                 what every parameter has (`norm/...`).
         """
         if not self.epochs:

@@ -69,7 +69,7 @@ class Encoder:
         categories: columns of numbers that are names, such as a postal code.
         text: columns to be read as words, however often values repeat.
         ignore: columns to leave out, such as an identifier.
-        most_categories: of a column of text; with more distinct values it is read as words.
+        most_categories: the most distinct values of a column of text; with more distinct values it is read as words.
         numbers: columns of numbers that are quantities although they differ in every row, such as a year.
         dates: columns of text to be read as dates; any other value is an error.
         dayfirst: is 03/04/2024 the 3rd of April?  None: decided per column if a day above 12 shows it.

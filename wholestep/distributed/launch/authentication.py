@@ -184,7 +184,7 @@ class Listener:
 
     Args:
         host: the only address to listen on.
-        secret: of the job.
+        secret: the secret of the job.
         server: the name of this server, which is part of the proofs.
         backlog: the number of expected clients.
     """

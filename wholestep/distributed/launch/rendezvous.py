@@ -23,7 +23,7 @@ class Rendezvous:
 
     Args:
         count: the number of ranks.
-        secret: of the job.
+        secret: the secret of the job.
         hosts: the addresses to listen on, one for each network that ranks come from.
     """
 

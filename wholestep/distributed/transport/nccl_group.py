@@ -68,7 +68,7 @@ class NcclGroup:
     """A group of ranks with one GPU each, as one of its ranks uses it.
 
     Args:
-        gpu: of this rank.
+        gpu: the GPU of this rank.
         control: the group of the processes; None for a single process.
         timeout: seconds that a step waits for the others.
     """

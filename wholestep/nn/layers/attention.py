@@ -24,16 +24,16 @@ class MultiHeadAttention(Module):
     """Multi-head attention, softmax(q·kᵀ/√d)·v (arXiv:1706.03762), with PyTorch's names: in_proj_weight, out_proj.
 
     Args:
-        width: of the input and the output.
-        heads: of the queries; `width` is divided among them.
-        kv_heads: of keys and values where several heads of queries share one (arXiv:2305.13245).
+        width: features of the input and the output.
+        heads: heads of the queries; `width` is divided among them.
+        kv_heads: heads of keys and values, if several heads of queries share one (arXiv:2305.13245).
         causal: position i attends only to positions 0 to i.
         rotary: apply rotary position embeddings, `ws.rotary`, to queries and keys.
-        dropout: of the weights of the softmax, in training (see `ws.attention`).
+        dropout: the rate of dropout of the softmax's weights, in training (see `ws.attention`).
         head_width: features of each head; width / heads by default.
-        init: how both weights start, where not as in PyTorch.
+        init: the initializer of both weights; by default PyTorch's.
         split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads each.
-        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
+        weight_regularizer, activity_regularizer: as for `ws.nn.Linear`.
 
     Example: `ws.nn.MultiHeadAttention(128, 4, causal=True)`.
     """

@@ -26,8 +26,8 @@ class ConvLSTM2d(Module):
     Args:
         inputs, hidden: channels of an image, and of h and c.
         kernel: odd, a number or a pair.
-        init, recurrent_init: how the weights of the images and of the state start; uniform in ±1/√(hidden·KH·KW) unless
-            given.
+        init, recurrent_init: initializers of the weights of the images and of the state; uniform in ±1/√(hidden·KH·KW)
+            unless given.
 
     Example: `outputs, (h, c) = ws.nn.ConvLSTM2d(1, 16, 3)(video)`.
     """

@@ -113,8 +113,8 @@ class Conv2d(AnyConv):
         kernel, stride, dilation: a number, or a pair (vertical, horizontal).
         padding: the same, or "same" or "valid".
         groups: output channels of group g see the input channels of group g alone.
-        init: how the weight starts, where not as above.
-        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
+        init: the initializer of the weight, unless as above.
+        weight_regularizer, activity_regularizer: as for `ws.nn.Linear`.
 
     Example: `ws.nn.Conv2d(3, 16, 3, padding=1)`.
     """
@@ -189,10 +189,10 @@ class ConvTranspose2d(AnyConvTranspose):
 
     Args:
         kernel, stride, dilation: a number, or a pair (vertical, horizontal).
-        padding: what is cut off on each side; or "same": `stride` rows for every row; or "valid".
+        padding: the amount removed from each side; or "same": `stride` rows for every row; or "valid".
         output_padding: rows and columns more, below and on the right; less than the stride or the dilation.
-        init: how the weight starts, where not as in PyTorch.
-        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
+        init: the initializer of the weight; by default PyTorch's.
+        weight_regularizer, activity_regularizer: as for `ws.nn.Linear`.
 
     Example: `ws.nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1)`.
     """
@@ -210,8 +210,8 @@ class SeparableConv2d(Module):
     """A depthwise convolution followed by a 1 x 1 convolution that mixes the channels (arXiv:1610.02357).
 
     Args:
-        multiplier: how many channels the first makes of each.
-        init: how both weights start, where not as those of `Conv2d`.
+        multiplier: output channels of the depthwise convolution per input channel.
+        init: the initializer of both weights; by default that of `Conv2d`.
 
     Example: `ws.nn.SeparableConv2d(32, 64, 3, padding="same")`.
     """

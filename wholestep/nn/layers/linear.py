@@ -41,7 +41,7 @@ class Linear(Module):
     """The linear map x · weightᵀ + bias; weight (outputs, inputs) and bias start uniform in ±1/√inputs as in PyTorch.
 
     Args:
-        init: how the weight starts, where not as above.
+        init: the initializer of the weight, unless as above.
         split: of workers that divide layers, `ws.Workers(model=2)`: "columns", each has some of the outputs, or "rows",
             each has some of the inputs.  Columns, an activation, rows: one sum over workers in each direction.
         weight_regularizer, activity_regularizer: terms added to the loss for the weight, and for the output of the
@@ -99,7 +99,7 @@ class Embedding(Module):
 
     Args:
         padding: the index of padding: its row starts as zeros and is not trained.
-        weight_regularizer, activity_regularizer: as of `Linear`.
+        weight_regularizer, activity_regularizer: as for `Linear`.
 
     Example: `ws.nn.Embedding(50257, 768)`.
     """

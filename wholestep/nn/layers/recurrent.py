@@ -170,8 +170,8 @@ class RNN(Recurrent):
         batch_first: inputs and outputs are (batch, time, features); else (time, batch, features), which is faster.
         dropout: between layers, in training.
         bidirectional: a second loop from the last step to the first; outputs are put side by side.
-        init, recurrent_init: how the weights of the inputs and of the state start, where not as in PyTorch.
-        weight_regularizer: as of `ws.nn.Linear`.
+        init, recurrent_init: initializers of the weights of the inputs and of the state; by default PyTorch's.
+        weight_regularizer: as for `ws.nn.Linear`.
 
     Example: `outputs, last = ws.nn.RNN(64, 128)(x)`.
     """

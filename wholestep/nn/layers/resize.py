@@ -18,8 +18,8 @@ class Upsample(FunctionModule, function=resize.interpolate):
     """Resizes signals, images or volumes (`ws.interpolate`).
 
     Args:
-        size: of the result; or
-        scale: how many times as large.
+        size: the size of the result; or
+        scale: the factor by which the size grows.
         mode: "nearest", "linear" ("bilinear", "trilinear"), "cubic" ("bicubic") or "area".
 
     Example: `ws.nn.Upsample(scale=2, mode="bilinear")`.

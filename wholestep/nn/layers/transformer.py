@@ -85,8 +85,8 @@ class TransformerBlock(_Block):
         hidden: width of the inner layer, 4·width unless given.
         dropout: after attention, inside and after the inner layer.
         norm_first: norms are before the sublayers, rather than after the sums.
-        attention_dropout: of the weights of the softmax (see `ws.attention`).
-        init: how all weights start, where not as in PyTorch.
+        attention_dropout: the rate of dropout of the softmax's weights (see `ws.attention`).
+        init: the initializer of all weights; by default PyTorch's.
         split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads and some of the inner
             layer's features each.
 
@@ -144,8 +144,8 @@ class Transformer(Module):
     itself and earlier ones.
 
     Args:
-        encoder_layers, decoder_layers: how many blocks.
-        dropout, activation, norm_first, attention_dropout, init, split: as of `TransformerBlock`.
+        encoder_layers, decoder_layers: the number of blocks.
+        dropout, activation, norm_first, attention_dropout, init, split: as for `TransformerBlock`.
 
     Example: `ws.nn.Transformer(64, 4, encoder_layers=2, decoder_layers=2)(source, target)`.
     """

@@ -97,7 +97,7 @@ class TransformerEncoderLayer(_Layer):
         hidden: width of the inner layer.
         activation: "relu", "gelu" or a function.
         batch_first: x is (batch, time, width); else (time, batch, width), PyTorch's default.
-        split: as of `ws.nn.TransformerBlock`.
+        split: as for `ws.nn.TransformerBlock`.
 
     Example: `ws.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)`.
     """

@@ -107,12 +107,12 @@ def evaluate(
     Args:
         x: inputs, an array or a dict of arrays; or whole data, as `ws.fit` takes it, when `y` is left out.
         y: targets, an array or a dict of arrays.
-        loss: as of `ws.fit`: a name, a `ws.losses.Loss`, a function of (output, target).  None: the loss, and the
+        loss: as for `ws.fit`: a name, a `ws.losses.Loss`, a function of (output, target).  None: the loss, and the
             metrics unless others are given, that the model was last fitted with.
         metrics: names or objects, e.g. `["accuracy"]`.
-        sample_weight: how much each row counts.
+        sample_weight: the weight of each row.
         batch_size: rows that are computed at once; a mean is over all rows whatever it is.
-        device: as of `ws.build_session`.
+        device: as for `ws.build_session`.
         nonfinite: "raise" refuses data that holds NaN or infinity; "ignore" gives it to a model that replaces them.
 
     Example: `model.evaluate(images, labels, loss="cross_entropy", metrics=["accuracy"])["accuracy"]`.
@@ -171,10 +171,10 @@ def load(self: Module, path: str | PathLike[str], strict: bool = True, rename: R
     """Read weights by name; nothing changes unless the file is complete and everything to be loaded fits.
 
     Args:
-        path: what `save` wrote, under any name; a safetensors file; an index of shards, `model.safetensors.index.json`;
-            a folder with either; a file of torch's, which torch itself reads, without running what it holds; a
-            checkpoint; or the folder of a run (`checkpoint=`, `ModelCheckpoint`): its newest checkpoint, or the best
-            one where `ModelCheckpoint` keeps the best alone.
+        path: a file that `save` wrote, under any name; a safetensors file; an index of shards,
+            `model.safetensors.index.json`; a folder with either; a file of torch's, which torch itself reads, without
+            running what it holds; a checkpoint; or the folder of a run (`checkpoint=`, `ModelCheckpoint`): its newest
+            checkpoint, or the best one where `ModelCheckpoint` keeps the best alone.
         strict, rename: as in `load_state_dict`.
 
     Example: `model.load("theirs.safetensors", rename={"module.": ""})`.

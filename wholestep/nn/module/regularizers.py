@@ -126,7 +126,7 @@ def add_loss(term: Tensor, name: str = "added") -> None:
 
     Args:
         term: a float scalar, such as the commitment of a vector quantiser or a divergence of a latent.
-        name: of the part of the loss; terms of one name are added up.
+        name: the name of the part of the loss; terms of one name are added up.
 
     Example: `ws.add_loss(0.25 * ((z - ws.stop_gradient(q)) ** 2).mean(), "commitment")` in `forward`.
     """

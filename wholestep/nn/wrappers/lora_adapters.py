@@ -59,10 +59,10 @@ def lora(
     `<layer>.lora_A.weight` and `<layer>.lora_B.weight`, as in peft.
 
     Args:
-        rank: of the product: A is (rank, inputs), B (outputs, rank).
+        rank: the rank of the product: A is (rank, inputs), B (outputs, rank).
         targets: which layers, as patterns of their paths (`"h.*.attn.c_attn"`) or their last parts (`"out_proj"`).
-        alpha: how much the product counts; `rank` unless given, so that it counts as it is.
-        dropout: of what goes into A, in training.
+        alpha: the product is scaled by alpha / rank; by default `rank`, for a scale of 1.
+        dropout: the rate of dropout of the input of A, in training.
 
     Returns:
         The adapters: `.save("a.safetensors")`, `.load(...)`, `.merge()` into the weights, `.remove()`.

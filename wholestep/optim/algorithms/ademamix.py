@@ -29,7 +29,7 @@ class AdEMAMix(Optimizer):
     Args:
         lr: the learning rate.
         betas: (β₁, β₂, β₃), the memory of the three averages.
-        alpha: how much the slow average counts.
+        alpha: the weight of the slow average.
         eps: keeps the quotient finite.
         weight_decay: decoupled, by default on parameters with two or more axes.
         warmup: the updates in which α and β₃ reach their values; 0 leaves it out of the program.

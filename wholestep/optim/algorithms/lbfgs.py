@@ -69,7 +69,7 @@ class LBFGS(Optimizer):
         history_size: the number of stored pairs; torch keeps 100.
         tolerance_grad: no step where no element of the gradient is larger.
         tolerance_change: no step where it promises less, by g·d.
-        line_search: how many lengths are tried; 0 makes every step.
+        line_search: the number of step sizes that are tried; 0 makes every step.
 
     Example: `ws.LBFGS(line_search=8)`.
     """

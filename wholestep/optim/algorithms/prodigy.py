@@ -34,7 +34,7 @@ class Prodigy(Optimizer):
         weight_decay: decoupled, by default on parameters with two or more axes.
         d0: the initial d; any small number will do.
         d_coef: the factor of d̂: where it ends too high or too low.
-        growth_rate: how much larger d may become in an update.
+        growth_rate: the largest factor by which d grows in an update.
         bias_correction: multiply the step by √(1 - β₂ᵗ)/(1 - β₁ᵗ).
 
     Example: `ws.Prodigy(weight_decay=0.01)`.

@@ -32,7 +32,7 @@ class ScheduleFreeAdamW(Optimizer):
         lr: the learning rate, one to ten times that of AdamW with a schedule.
         betas: (β₁, β₂), how near to x gradients are taken, and the memory of v.
         eps: keeps the quotient finite.
-        weight_decay: of y, by default on parameters with two or more axes.
+        weight_decay: decay of y, by default on parameters with two or more axes.
         warmup: the updates in which γ grows to lr; 0 leaves it out of the program.
 
     Example: `ws.ScheduleFreeAdamW(lr=2.5e-3, warmup=1000)`.

@@ -24,8 +24,8 @@ class SGD(Optimizer):
 
     Args:
         lr: the learning rate.
-        momentum: how much of the last direction is kept; 0 leaves momentum out of the program.
-        dampening: how much of the gradient is left out of v, from the second step on.
+        momentum: the fraction of the last direction that is kept; 0 leaves momentum out of the program.
+        dampening: the fraction of the gradient that v leaves out, from the second step on.
         weight_decay: an L2 penalty, by default on parameters with two or more axes.
         nesterov: look ahead along v (needs momentum, excludes dampening).
 

@@ -24,7 +24,7 @@ class AGC(Wrapper):
     What `clip_norm=` and its like do to gradients comes before it.
 
     Args:
-        optimizer: what follows the clipped gradients.
+        optimizer: the optimizer that gets the clipped gradients.
         clipping: the largest length of a gradient relative to its weights; smaller for larger batches.
         eps: lower bound of the weight norm, so that weights that start as 0 can change.
         exclude: name patterns of parameters that are left alone; the paper leaves out the last layer.

@@ -28,8 +28,8 @@ class SAM(Wrapper):
     gradients from it: `grads = sam.gradients(loss, params)`, then `sam.update(g, params, grads)`.
 
     Args:
-        optimizer: what follows the gradient.
-        rho: how far away the loss is looked at.
+        optimizer: the optimizer that gets the gradients.
+        rho: the distance of w + e from w.
         adaptive: measure that distance relative to the weights.
 
     Example: `ws.optim.SAM(ws.SGD(lr=0.1, momentum=0.9), rho=0.05)`.

@@ -77,7 +77,7 @@ class EMA(Wrapper):
     inside `with ws.optim.raw_weights(model):` they have w.  Buffers, such as running statistics, are not averaged.
 
     Args:
-        optimizer: what trains the weights.
+        optimizer: the optimizer that trains the weights.
         decay: the memory of the average.
 
     Example: `ws.optim.EMA(ws.AdamW(lr=1e-3), decay=0.999)`.
@@ -109,7 +109,7 @@ class SWA(Wrapper):
     Running statistics of batch norms are those of w: they are not averaged.  `ws.schedules.SWALR` is the rate for it.
 
     Args:
-        optimizer: what trains the weights.
+        optimizer: the optimizer that trains the weights.
         start: the updates before the first one that counts: epochs times steps of an epoch.
         every: every how many updates the weights count: the steps of an epoch, in the paper.
 
@@ -147,9 +147,9 @@ class Lookahead(Wrapper):
         every k steps:  s ← s + α·(w - s),  w ← s
 
     Args:
-        optimizer: what moves the fast weights w.
-        k: how many steps they run ahead.
-        alpha: how far the slow weights follow.
+        optimizer: the optimizer of the fast weights w.
+        k: the number of steps between updates of the slow weights.
+        alpha: the fraction of the distance by which the slow weights follow.
 
     Example: `ws.optim.Lookahead(ws.Adam(lr=1e-3), k=5, alpha=0.5)`.
     """

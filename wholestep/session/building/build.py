@@ -51,13 +51,14 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         loss: of a module: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict
             of these by output.  A function may return a dict of parts.  The loss is the sum of its parts; each is
             measured, as the metric `<part>_loss`.
-        loss_weights: what parts of the loss are multiplied with, by name; the runtime scalars `loss_weights.<part>`.
+        loss_weights: factors of the parts of the loss, by name; the runtime scalars `loss_weights.<part>`.
         optimizer: how parameters change, e.g. `ws.Adam(lr=1e-3)` or "adam"; SGD with lr 0.01 when None.  A `@ws.step`
             function has its own.
         metrics: e.g. `["accuracy", ws.metrics.TopKAccuracy(k=5)]`, counted inside the step.  A metric is about the
             output after the loss and the input called `labels` (or `targets`, `target`, `y`); `(metric, output, input)`
             names others.  An input `sample_weight` weighs the rows.
-        schedule: of the learning rate; or a dict by runtime scalar: `{"optimizer.lr": ..., "random0.rate": ...}`.
+        schedule: the schedule of the learning rate; or a dict by runtime scalar: `{"optimizer.lr": ..., "random0.rate":
+            ...}`.
         batch_size: the largest batch, short for `capacity={"batch": n}`; smaller ones work without a recompile.
         capacity: the largest size of every symbolic dimension.
         accumulate: a step takes up to this many batches, computes them one after the other, and equals the step over
@@ -74,14 +75,14 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         precision: "float32", "bfloat16" or "float16": the dtype of products, convolutions and attention, with sums in
             float32.  Weights, their updates and everything else stay float32.  "tf32", on a GPU: products that
             a library makes read float32 numbers with a mantissa of 10 bits.
-        loss_scale: of float16: how the loss is scaled, `ws.LossScale()` unless given.  A step whose gradients are not
+        loss_scale: the loss scaling of float16, `ws.LossScale()` unless given.  A step whose gradients are not
             finite lowers the scale and changes nothing else.  `session.loss_scale` is the scale.
         memory: the most bytes that the step may take: a number, a text such as "5.5GB", or 0.7, a part of what it takes
             without a limit.  Values that the backward pass reads are then recomputed instead of stored, as few as the
             limit requires; if that is not enough, batches are split into micro-batches, as with `accumulate`.  Losses
             and updates are the same up to rounding.  The report lists the changes and their cost.
-        seed: of the initial weights, of dropout and other random values, and of the order of epochs.  None: that of
-            `ws.manual_seed`, 0 unless it was called; modules built one after the other then start differently.
+        seed: the seed of the initial weights, of dropout and other random values, and of the order of epochs.  None:
+            that of `ws.manual_seed`, 0 unless it was called; modules built one after the other then start differently.
         device: "cpu", compiled for this machine's CPU, or "cpu/portable" and the like for a named instruction set;
             "cuda" or "cuda:1" for an NVIDIA GPU; "reference" to run in NumPy, slowly, without a C compiler; "null" to
             plan and report only, for this CPU or, "null:cuda/sm_90", for a target that this machine need not have.
@@ -130,7 +131,7 @@ def build_inference_session(
 
     Args:
         inputs: types of a model's inputs, as for `build_session`.
-        precision: what products are computed in, as of `build_session`.
+        precision: the dtype of products, as for `build_session`.
 
     Example: `ws.build_inference_session(model, inputs=ws.Spec(("batch", 784)), batch_size=64).step(x=images)`.
     """

@@ -95,11 +95,11 @@ def gradcheck(
         function: of tensors, giving a tensor or a tuple of them; a module, of which a copy in float64 is checked, with
             its numbers; or the name of a loss.
         inputs: arrays.  Whole numbers and bools are given as they are.
-        loss, targets: a loss on top, as of `ws.fit`, and what it compares with.
-        elements: of each array that are moved, drawn at random.
-        eps: how far; 1e-6 of an element's size, or 1e-2 in float32.
+        loss, targets: a loss on top, as for `ws.fit`, and what it compares with.
+        elements: the number of elements of each array to check, drawn at random.
+        eps: the difference; 1e-6 of an element's size, or 1e-2 in float32.
         tolerance: the largest error, relative; 1e-5, or 1e-2 in float32.
-        device: as of `ws.build_session`.
+        device: as for `ws.build_session`.
 
     Returns:
         A report that is true if all gradients agree: `assert ws.gradcheck(f, x)`; print it to see each array.

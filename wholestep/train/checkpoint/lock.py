@@ -52,7 +52,7 @@ class FolderLock:
     """A lock on a checkpoint folder until `release`; CheckpointError if another run holds it.
 
     Args:
-        folder: of the run; it exists.
+        folder: the folder of the run, which exists.
         owner: callbacks with the same owner share the lock.  It is released when the owner is collected, too.
     """
 

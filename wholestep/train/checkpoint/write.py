@@ -76,7 +76,7 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
     """Write a checkpoint of a session into the folder of its run; the folder of the checkpoint.
 
     Args:
-        folder: of the run, e.g. "runs/digits"; the checkpoint becomes `runs/digits/step-00000120`.
+        folder: the folder of the run, e.g. "runs/digits"; the checkpoint becomes `runs/digits/step-00000120`.
         run: further parts of the checkpoint: `position, history, loader, callbacks, config, logs`.
 
     A folder that cannot be written, or a full disk, is a `CheckpointError`; earlier checkpoints are kept.  With several

@@ -40,7 +40,7 @@ def find_batch_size(
 
     Args:
         model: a model, a graph or a step.
-        data: what `ws.fit` would be given; else say inputs= and targets=, as to `ws.build_session`.
+        data: data as for `ws.fit`; or give inputs= and targets=, as for `ws.build_session`.
         memory: bytes, as a number or a text: "2GB", "512MiB"; None is what the device has free now.
         most: the largest answer; by default the rows of the data.
         arguments: those of `ws.build_session`: loss, optimizer (with data AdamW, as in `ws.fit`), metrics, accumulate
@@ -89,9 +89,9 @@ def find_lr(
     The model is left as it is: the run trains a copy of it (Smith, arXiv:1506.01186).
 
     Args:
-        model, data, loss: as of `ws.fit`.
+        model, data, loss: as for `ws.fit`.
         start, end: the first and the last rate; it ends before, where the loss is four times its lowest.
-        steps: how many rates are tried.
+        steps: the number of rates that are tried.
         settings: other arguments of `ws.fit`: optimizer, batch_size, accumulate, clip_norm, precision, device.
             Groups with an lr of their own keep its ratio to that of the optimizer.
 

@@ -83,8 +83,8 @@ def onnx_op(
     """Register a function that records an ONNX operator, so that `ws.from_onnx` accepts files that use it.
 
     Args:
-        names: of the operator, as in the file's `op_type`.
-        domain: that the operator belongs to; "" is ONNX's own.
+        names: the names of the operator, as in the file's `op_type`.
+        domain: the operator's domain; "" is ONNX's own.
         static: inputs that say shapes or options: they come as arrays, and must not depend on data.
         raw: inputs that are passed as arrays if they are constant, otherwise as tensors.
 

@@ -43,7 +43,7 @@ def export_onnx(
         net: a module.  Of a session that trains, the file has its step: inputs are those of the step, then all
             parameters, moments and runtime scalars with their values of now as defaults; outputs those of the step,
             then `next.<name>` for everything that it changes, to be given to the next step.
-        example: what the network is called on: an array, a tuple or a dict of arrays, or `ws.Spec`s; not needed for a
+        example: the network's inputs: an array, a tuple or a dict of arrays, or `ws.Spec`s; not needed for a
             network that has been trained, evaluated or asked for predictions.
         opset: 20 to 23; 23 has operators for attention and `rms_norm`, which before are functions in the file.
         external_data: write the arrays to a second file, `<path>.data`; by default if they have more than 1 GiB.

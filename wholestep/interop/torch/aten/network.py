@@ -65,7 +65,7 @@ def from_torch(
     all: `ws.AdamW(decay_on=("*",))` is torch's.
 
     Args:
-        example: what the module is called on: an array or tensor, a tuple of them, or a dict by the names of the
+        example: the module's inputs: an array or tensor, a tuple of them, or a dict by the names of the
             arguments.  Its numbers do not matter, its sizes do.
         batch: the name of the dimension that all inputs begin with and that may have any size; None fixes it.
         dynamic: other dimensions of any size, by input and axis: `{"tokens": {1: "time"}}`.
