@@ -45,7 +45,7 @@ class NameTable:
         same: their name -> ours, with which it means the same; a path from `ws`, or "module:name" of the package.
         say: their name, or a pattern, -> what to write.
         groups: the same for many names, separated by spaces.
-        differs: names that are ours too, with another meaning: in what.
+        differs: names that exist here with another meaning: the difference.
     """
 
     theirs: str

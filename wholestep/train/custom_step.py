@@ -48,7 +48,7 @@ def refuse_step_arguments(run: Experiment) -> None:
         if value is not None and value != defaults.get(name):
             raise UsageError(f"{name}={value!r}: a @ws.step function defines that itself: {how}. Leave {name}= out.")
     if run.nonfinite == "skip":
-        raise UsageError("nonfinite='skip' is part of a step, and a @ws.step function is its own; 'raise' or 'ignore'.")
+        raise UsageError("nonfinite='skip' cannot be added to a @ws.step function; give 'raise' or 'ignore'.")
 
 
 def names_for(step: Step, batch: Batch) -> dict[str, str]:

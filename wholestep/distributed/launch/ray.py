@@ -128,7 +128,7 @@ def this_program(workers: Workers) -> RankProgram:
         )
     if getattr(sys.modules.get("__main__"), "__file__", None) is None:
         raise UsageError(
-            "engine='ray' starts this program's script again on every worker, and there is none: it was typed in, or "
+            "engine='ray' starts this program's script again on every worker, but it has no file: it was typed in, or "
             "given by -c. Write it into a file and run that: python train.py."
         )
     logs = Path(workers.checkpoint).resolve() / FOLDER

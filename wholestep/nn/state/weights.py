@@ -121,7 +121,9 @@ def save_arrays(
     from safetensors.numpy import save_file
 
     target = Path(path)
-    arrays = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in values.items()}  # also of scalars
+    arrays = {
+        name: np.ascontiguousarray(a).reshape(a.shape) for name, a in values.items()
+    }  # reshape, since scalars become arrays of one axis
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         os.close(handle)

@@ -133,7 +133,7 @@ class _ProtobufReader:
     def input(self, value: Any) -> OnnxInput:
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
-            raise UsageError(f"the input {value.name!r} of {self.what} is a {kind}; networks of tensors are read.")
+            raise UsageError(f"the input {value.name!r} of {self.what} is a {kind}; only tensors are supported.")
         tensor = value.type.tensor_type
         shape = None
         if tensor.HasField("shape"):
