@@ -29,7 +29,7 @@ def takes_settings(function: F) -> F:
     ]
     assert all(p.default is not MISSING for p in settings), "a field without a default is an explicit argument"
     parameters = [p for p in function_signature.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-    # Data may be x= and y=, and a step has its own loss.
+    # The data may be given as x= and y=, and a step has its own loss.
     parameters = [p.replace(default=Parameter.empty) if p.name in ("data", "loss") else p for p in parameters]
     function.__signature__ = function_signature.replace(parameters=[*parameters, *settings])  # type: ignore[attr-defined]
     about = getdoc(Experiment) or ""
