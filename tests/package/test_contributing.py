@@ -21,6 +21,9 @@ ADDITIONS = [
     *("activation", "layer", "loss", "optimizer", "schedule", "metric", "callback", "command", "op with gradient"),
     *("pass", "e-graph rule", "fusion", "ATen row", "ONNX row", "CPU kernel", "GPU kernel", "backend"),
 ]
+ACTIVATIONS = "wholestep.nn.layers.activations"
+# Networks with jumps differ from PyTorch's by rounding; the others take a weight, halves or an axis.
+NOT_FUZZED = {"Hardshrink", "Threshold", "PReLU", "GLU", "SwiGLU", "LogSoftmax", "Softmin"}
 # ATen rows from before this test whose op no case names, mostly aliases.  The list may only shrink.
 WITHOUT_CASE = TESTS / "golden" / "aten_rows_without_case.txt"
 
@@ -45,6 +48,16 @@ def test_every_layer_is_in_a_table() -> None:
     assert [name for name in ours if not re.search(rf"""["'.]{name}\b""", text)] == [], (
         "add it to tests/nn/test_layers.py"
     )
+
+
+def test_every_activation_is_fuzzed() -> None:
+    """By its name, in a row of `ACTIVATIONS` or another table of tests/fuzz/layers."""
+    text = written_in("fuzz/layers")
+    classes = {name: getattr(ws.nn, name) for name in ws.nn.__all__}
+    ours = {name for name, kind in classes.items() if getattr(kind, "__module__", "") == ACTIVATIONS}
+    fuzzed = {name for name in ours if re.search(rf"ws\.nn\.{name}\b", text)}
+    assert sorted(ours - fuzzed - NOT_FUZZED) == [], "add it to ACTIVATIONS of tests/fuzz/layers/kinds.py"
+    assert sorted(NOT_FUZZED & fuzzed) == [], "these are fuzzed now: remove them from NOT_FUZZED"
 
 
 def test_every_schedule_is_in_a_table() -> None:
