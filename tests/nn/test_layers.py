@@ -147,6 +147,13 @@ def test_a_layer_of_two_inputs_equals_torchs(name: str) -> None:
     assert_twins(getattr(ws.nn, name)(), getattr(nn, name)(), (X, X[::-1].copy()), "float64")
 
 
+def test_a_printed_activation_shows_its_arguments() -> None:
+    assert repr(ws.nn.Threshold(0.1, 2.0)) == "Threshold(threshold=0.1, value=2.0)"
+    assert repr(ws.nn.Softmax(1)) == "Softmax(axis=1)"
+    assert repr(ws.nn.ELU(1.5)) == "ELU(1.5)"
+    assert repr(ws.nn.Tanh()) == "Tanh()"
+
+
 def test_extremes_of_softplus_and_elu_stay_finite() -> None:
     x = np.array([[-1e4, -50.0, 0.0, 50.0, 1e4]], np.float32)
     for layer, expected in [(ws.nn.Softplus(), nn.Softplus()), (ws.nn.ELU(), nn.ELU())]:

@@ -93,9 +93,6 @@ class Softmax(FunctionModule, function=primitives.softmax):
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 
-    def options(self) -> str:
-        return f"axis={self.axis}"
-
 
 class ReLU6(FunctionModule, function=activations.relu6):
     """ReLU clipped at 6: min(max(x, 0), 6)."""
