@@ -94,7 +94,7 @@ def gradcheck(
     Args:
         function: of tensors, giving a tensor or a tuple of them; a module, of which a copy in float64 is checked, with
             its numbers; or the name of a loss.
-        inputs: arrays.  Whole numbers and bools are given as they are.
+        inputs: arrays.  Integers and bools are passed unchanged.
         loss, targets: a loss on top, as for `ws.fit`, and what it compares with.
         elements: the number of elements of each array to check, drawn at random.
         eps: the difference; 1e-6 of an element's size, or 1e-2 in float32.
