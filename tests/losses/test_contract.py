@@ -17,7 +17,7 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-10}
 
 
 def test_every_loss_of_the_table_has_a_case() -> None:
-    assert {case.loss for case in CASES.values()} == set(LOSSES)
+    assert {case.loss for case in CASES.values()} == set(LOSSES), "add a case to CASES of tests/losses/cases.py"
 
 
 @pytest.mark.parametrize("kind", LOSSES)
