@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,17 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-10}
 
 
 def test_every_loss_of_the_table_has_a_case() -> None:
-    assert {case.loss for case in CASES.values()} == set(LOSSES)
+    assert {case.loss for case in CASES.values()} == set(LOSSES), "add a case to CASES of tests/losses/cases.py"
+
+
+def test_every_exported_loss_is_in_the_table() -> None:
+    """Except those of pairs and triplets, which compare embeddings instead of a prediction and a target."""
+    others = {"triplet_margin_loss", "triplet_margin", "margin_ranking_loss", "margin_ranking"}
+    others |= {"cross_entropy_with_logits_loss", "get", "value_and_grad"}
+    exported = {name: getattr(ws.losses, name) for name in ws.losses.__all__}
+    functions = {entry.function for entry in LOSSES.values()}
+    lacking = {n for n, f in exported.items() if inspect.isfunction(f) and f not in functions} - others
+    assert sorted(lacking) == [], "add a row to LOSSES of wholestep/losses/table.py"
 
 
 @pytest.mark.parametrize("kind", LOSSES)

@@ -106,7 +106,7 @@ def test_every_layer_with_numbers_is_in_the_table() -> None:
     for name in ws.nn.__all__:
         kind = getattr(ws.nn, name)
         if isinstance(kind, type) and issubclass(kind, ws.nn.Module) and name not in covered | MADE_OF_OTHERS:
-            assert not made(kind).named_arrays(), f"{name} has numbers: add it"
+            assert not made(kind).named_arrays(), f"{name} has parameters: add it to DEFAULTS"
 
 
 def made(kind: type[ws.nn.Module]) -> ws.nn.Module:

@@ -169,8 +169,8 @@ CASES |= window_values.CASES
 
 
 def test_every_op_has_a_row_and_a_case():
-    assert set(VALUES) == set(OPS)
-    assert set(CASES) | set(GRADIENTS) | LEAVES | CONTROL | COLLECTIVES == set(OPS)
+    assert set(VALUES) == set(OPS), "add it to VALUES of compiler/ir/semantics/values.py"
+    assert set(CASES) | set(GRADIENTS) | LEAVES | CONTROL | COLLECTIVES == set(OPS), "add a case to CASES"
 
 
 @pytest.mark.parametrize("op", CASES)
