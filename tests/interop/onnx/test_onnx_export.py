@@ -14,10 +14,12 @@ import torch
 
 import wholestep as ws
 from tests.interop.onnx.networks import flat, small_networks
+from tests.support.complete import assert_equal_rows, assert_has_rows
 from wholestep.compiler.ir.ops import OPS
 from wholestep.errors import GraphError, OptionError, UsageError
+from wholestep.interop.onnx.write.functions import DOMAIN
 from wholestep.interop.onnx.write.graph import ALL_ROWS
-from wholestep.interop.onnx.write.values import LAZY
+from wholestep.interop.onnx.write.values import LAZY, OWN
 from wholestep.steps.module import forward_graph
 
 NETWORKS = small_networks()
@@ -111,7 +113,6 @@ def test_numbers_in_a_second_file(tmp_path: Path) -> None:
 
 
 def test_every_op_has_a_row_or_a_reason() -> None:
-    """A new op gets a row in exporters/onnx, or a place here."""
     without = {
         *("input", "parameter", "state"),  # names of the graph
         *("by_mode", "stop_gradient", "item", "custom_gradient", "scan"),  # written by the writer itself
@@ -123,7 +124,16 @@ def test_every_op_has_a_row_or_a_reason() -> None:
             name for name in OPS if name.endswith("norm_grad") or name in ("attention_lse", "attention_grad")
         ),  # decomposed
     }
-    assert set(OPS) == {*ALL_ROWS, *LAZY, *without}
+    where = (
+        "ROWS of wholestep/interop/onnx/write/values.py, or LAYERS of layers.py beside it (or `without` of this test),"
+    )
+    assert_equal_rows({*ALL_ROWS, *LAZY, *without}, OPS, where)
+
+
+def test_every_function_of_one_op_is_written_and_read(exported: dict[str, Path]) -> None:
+    """The test above compares what onnxruntime makes of them, the one after it what comes back."""
+    used = {f.name for path in exported.values() for f in onnx.load(path).functions if f.domain == DOMAIN}
+    assert_has_rows(used, OWN, "`Odds` of tests/interop/onnx/networks.py, the network of ops without an ONNX operator,")
 
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
