@@ -47,6 +47,20 @@ def test_onnxruntime_gives_our_outputs(exported: dict[str, Path], name: str) -> 
             np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
 
 
+def test_functions_of_one_op_are_exact_in_float64(tmp_path: Path) -> None:
+    """Their constants, too: ONNX writes them as float32."""
+
+    class Functions(ws.nn.Module):
+        def forward(self, x: ws.Tensor) -> tuple[ws.Tensor, ...]:
+            return ws.exp2(x), ws.expm1(x), ws.log2(x), ws.log1p(x), ws.silu(x)
+
+    x = np.linspace(0.25, 3.0, 12).reshape(3, 4)
+    ws.export_onnx(Functions(), tmp_path / "f.onnx", example=x)
+    expected = (np.exp2(x), np.expm1(x), np.log2(x), np.log1p(x), x / (1 + np.exp(-x)))
+    for found, right in zip(run(tmp_path / "f.onnx", (x,)), expected, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-14, atol=1e-15)
+
+
 def plan_of(net: ws.nn.Module, arrays: tuple[np.ndarray, ...], train: bool) -> Any:
     specs = [ws.Spec(("batch", *a.shape[1:]), a.dtype.name) for a in arrays]
     inputs: Any = specs[0] if len(specs) == 1 else dict(zip(("left", "right"), specs))
