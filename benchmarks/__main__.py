@@ -23,7 +23,7 @@ PRECISIONS = ("float32", *harness.SAME_HALF_LOSS_WITHIN)
 
 
 def parser() -> argparse.ArgumentParser:
-    """One sub-command per case, and `overhead`."""
+    """The parser, with one sub-command per case and for `overhead` and others."""
     top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
     for name in CASES:
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     fixed = commands.add_parser("overhead", help="Python's share of a step, import time, first step cold and warm")
     fixed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     fixed.add_argument("--cache-dir", type=Path, help="an empty folder for the cold start (default: a temporary one)")
-    fixed.add_argument("--gpt2", action="store_true", help="GPT-2 small too: its memory, told before; its first step")
+    fixed.add_argument("--gpt2", action="store_true", help="GPT-2 small too: its estimated memory; its first step")
     updates = commands.add_parser("optimizers", help="updates of ten million parameters against torch and optax")
     updates.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     updates.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
@@ -97,12 +97,12 @@ def parser() -> argparse.ArgumentParser:
 def contenders(case: Case, precision: str, chosen: list[str] | None, peers_only: bool) -> list[str]:
     """The contenders: ours, our float32 if a half precision is measured, and the peers that support the precision."""
     half = precision != "float32"
-    known = [p for p in (HALF_PEERS if half else PEERS) if FRAMEWORKS[p] in case.models]
-    strangers = [p for p in chosen or [] if p not in known]
+    supported = [p for p in (HALF_PEERS if half else PEERS) if FRAMEWORKS[p] in case.models]
+    strangers = [p for p in chosen or [] if p not in supported]
     if strangers:
-        raise BenchmarkError(f"--peers {strangers[0]} has no form in {precision}; expected some of {', '.join(known)}")
+        raise BenchmarkError(f"--peers {strangers[0]} does not support {precision}; expected {', '.join(supported)}")
     ours = [] if peers_only else [OURS, OURS_FLOAT32] if half else [OURS]
-    return ours + (known if chosen is None else chosen)
+    return ours + (supported if chosen is None else chosen)
 
 
 def check_threads(threads: int) -> None:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks adamw`: AdamW on ten million parameters, alone and inside a training step.
+"""`python -m benchmarks adamw`: AdamW on ten million parameters, separately and inside a training step.
 
 Alone it is a case like the others, with given gradients.  Inside a step its cost is the difference between the step and
 a step that stores the same gradients and updates nothing, of the same network in the same process, round by round.
@@ -37,13 +37,13 @@ CASE = Case(
     cells=(Cell("adamw", 1, "adamw"),),
     weights=lambda: {"w0": weights(UPDATES["adamw"])[0]},
     batches=lambda cell: [{"d0": gradients(UPDATES["adamw"])[0]}],
-    models={},  # `benchmarks.updaters` implements it for every framework
+    models={},  # `benchmarks.update_worker` implements it for every framework
 )
 
 
 def run_all(rounds: int, threads: int, peers: tuple[str, ...] = PEERS) -> dict[str, Any]:
     """Measures the case, and its update inside the steps of two networks."""
-    alone = run(CASE, (OURS, *peers), rounds, threads, worker="benchmarks.updaters")
+    alone = run(CASE, (OURS, *peers), rounds, threads, worker="benchmarks.update_worker")
     inside = {name: update_cost(run_inside(case, ROUNDS_INSIDE * rounds, threads)) for name, case in INSIDE.items()}
     return {**summary(alone), "inside": inside}
 
@@ -79,6 +79,6 @@ def update_cost(measured: Measurements) -> dict[str, Any]:
     return {
         "step_us": {name: round(median(cells["adamw"]), 1) for name, cells in measured.rounds_us.items()},
         "update_us": {name: round(us, 1) for name, us in added.items()},
-        "ratio": round(added[FUSED] / added[OURS], 3) if added[OURS] > 0 else None,  # None: ours is within the noise
-        "asked": ASKED_INSIDE,
+        "ratio": round(added[FUSED] / added[OURS], 3) if added[OURS] > 0 else None,  # None: ours is below the noise
+        "target": ASKED_INSIDE,
     }

@@ -35,15 +35,15 @@ class Sizes:
     """Sizes of the measurements: larger ones give more precise numbers."""
 
     shape: tuple[int, int]  # elements of a tensor on which ops are measured
-    copies: int  # copies of an op in one kernel
-    large: tuple[int, int]  # elements of a tensor that passes through the outer caches
-    product: int  # rows, columns and depth of a product
+    copies: int  # calls of an op in one kernel
+    large: tuple[int, int]  # elements of a tensor that does not fit into the inner caches
+    product: int  # rows, columns and depth of a matrix product
     passes: int  # reductions in a chain
 
 
 SIZES = {
     "cpu": Sizes((128, 256), 6, (1024, 1024), 512, 8),
-    # Enough elements for all multiprocessors, and so many copies that memory bandwidth is not the limit.
+    # Enough elements for all multiprocessors, and so many calls of an op that memory bandwidth is not the limit.
     "cuda": Sizes((2048, 4096), 24, (16384, 4096), 4096, 64),
 }
 # Bytes and float32 operations per second from NVIDIA's data sheets: H200, A100 of 80 GB, RTX 3090, RTX 4090.
@@ -97,7 +97,7 @@ class Bench:
         return best
 
     def pointwise(self, f: Callable[[T], T], copies: int | None = None) -> float:
-        """Seconds of Σ over columns of Σ f(x + c) for several c."""
+        """The seconds of Σ over columns of Σ f(x + c) for several c."""
 
         def output(g: ws.Graph) -> T:
             x = tensor(g, self.sizes.shape)
@@ -112,7 +112,7 @@ class Bench:
         return max(0.0, self.pointwise(f) - plain) / (self.sizes.copies * prod(self.sizes.shape)) * 1e9
 
     def addition_ns(self) -> float:
-        """Two more additions for each further copy of the plain sum."""
+        """The cost of an addition: two more of them for each further term of the sum."""
         copies = self.sizes.copies
         few, many = (self.pointwise(lambda x: x, n) for n in (2 * copies, 5 * copies))
         return (many - few) / (2 * 3 * copies * prod(self.sizes.shape)) * 1e9
@@ -156,7 +156,7 @@ class Bench:
             "byte": rounded(self.byte_ns()),
             "product": rounded(self.product_ns()),
             "pass_over": rounded(self.pass_ns()),
-            "scalar": 1.0,  # of the prologue: too small to matter
+            "scalar": 1.0,  # part of the prologue: too small to matter
             "view": 0.001,  # a view costs nothing, but fewer views are easier to read
             "weights": weights,
         }
@@ -187,25 +187,25 @@ def derived(measured: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def with_library(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The table of a GPU with the prices of library products added."""
+    """The table of a GPU with the costs of library products added."""
     half, tf32 = PRODUCTS[kind]
-    found = "measured in steps of large models" if kind == "sm_90" else "estimated"
+    origin = "measured in steps of large models" if kind == "sm_90" else "estimated"
     return {
         **table,
-        "origin": f"{table['origin']}; half and tf32 products {found}: {half:.0f} and {tf32:.0f} TFLOP/s",
+        "origin": f"{table['origin']}; half and tf32 products {origin}: {half:.0f} and {tf32:.0f} TFLOP/s",
         "half_product": rounded(2e-3 / half),
         "tf32_product": rounded(2e-3 / tf32),
     }
 
 
 def tables(device: str) -> dict[Path, dict[str, Any]]:
-    """File -> its new contents."""
+    """The new contents of the table's files, by file."""
     if device == "cpu":
         return {TABLE: Bench(device).measure(ORIGIN)}
     from wholestep.compiler.backends.cuda.driver.driver import gpu
 
-    own = Bench(device).measure(f"measured: python -m benchmarks.calibrate --device cuda, {gpu(0).name}, float32")
-    kinds = {kind: own if kind == "sm_90" else derived(own, kind) for kind in SHEETS}
+    measured = Bench(device).measure(f"measured: python -m benchmarks.calibrate --device cuda, {gpu(0).name}, float32")
+    kinds = {kind: measured if kind == "sm_90" else derived(measured, kind) for kind in SHEETS}
     return {GPUS / f"{kind}.json": with_library(table, kind) for kind, table in kinds.items()}
 
 
@@ -213,10 +213,10 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--write", action="store_true", help="replace the tables that are shipped")
     arguments.add_argument("--device", default="cpu", choices=sorted(SIZES))
-    given = arguments.parse_args()
-    for path, table in tables(given.device).items():
+    options = arguments.parse_args()
+    for path, table in tables(options.device).items():
         text = json.dumps(table, indent=2) + "\n"
-        if given.write:
+        if options.write:
             path.write_text(text)
         print(text, end="")
 

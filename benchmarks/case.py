@@ -10,10 +10,10 @@ import numpy as np
 
 Arrays = dict[str, np.ndarray]
 
-# Small enough that a whole benchmark does not memorise its batches: gradients keep their size, no unit dies, and no
-# optimizer state decays to denormals, which some contenders flush to zero and others compute with.
+# So small that no network memorises its batches during a benchmark: gradients keep their magnitude, no unit dies, and
+# no optimizer state decays to denormals, which some contenders flush to zero and others compute with.
 LEARNING_RATES = {"sgd": 1e-5, "adam": 1e-6, "adamw": 1e-6}
-WEIGHT_DECAY = 0.01  # of AdamW, on every parameter: torch's default
+WEIGHT_DECAY = 0.01  # weight decay of AdamW, on every parameter: torch's default
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,12 @@ class Cell:
     name: str
     batch: int
     optimizer: Literal["sgd", "adam", "adamw", "none"]  # none: gradients are computed and stored, nothing is updated
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of products; everything else is float32
+    # precision of products; everything else is float32
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
 class Trainer(Protocol):
-    """A network in training over batches that are already tensors of its framework."""
+    """Trains a network over batches that are already tensors of its framework."""
 
     def step(self, index: int) -> None:
         """Starts one training step on batch `index` (batches rotate); it may return before the step ends."""
@@ -47,5 +48,5 @@ class Case:
     models: Mapping[str, Callable[..., Any]]
 
     def cell(self, name: str) -> Cell:
-        """The cell of that name."""
+        """The cell with that name."""
         return next(cell for cell in self.cells if cell.name == name)

@@ -1,4 +1,4 @@
-"""One contender, as the harness sees it: a process that answers one request at a time."""
+"""A contender as the harness sees it: a process that answers one request at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTLE_SECONDS = 0.1
 
 
 class BenchmarkError(Exception):
-    """A contender cannot run, or computes other values than the rest."""
+    """A contender cannot run, or computes other values than the others."""
 
 
 def environment(threads: int, cache: Path) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Contender:
         self.left_at: tuple[float, float] | None = None
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """One request, one answer."""
+        """Send a request, and return the answer."""
         self._came_back()
         assert self.process.stdout is not None
         self.send(json.dumps({"do": do, **request}))
@@ -120,7 +120,7 @@ class Contender:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Waits for a process to end after it was told to, and kills it if it does not."""
+    """Waits for a process that was asked to end, and kills it if it does not."""
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:

@@ -11,27 +11,27 @@ from typing import Any
 
 from benchmarks.cases.epoch import CELLS, EpochCell
 from benchmarks.contender import BenchmarkError, Contender
+from benchmarks.epoch_worker import FORMS, PROGRESS
 from benchmarks.frameworks import OURS
 from benchmarks.harness import log_line, report_idle, rotated
-from benchmarks.loopers import FORMS, PROGRESS
 
 ROUND_SECONDS, WARM_UP = 0.5, 2
-# Of an epoch's mean loss, after hundreds of updates; a contender without updates differs by 1e-2.
+# Relative difference of an epoch's mean loss after hundreds of updates; a contender without updates differs by 1e-2.
 SAME_LOSS_WITHIN = 1e-4
 PEERS = tuple(name for name in FORMS if not name.startswith(OURS))
-LOADERS = ("torch_loader", "torch_loader_2")  # share one target, which refers to the faster of the two
+LOADERS = ("torch_loader", "torch_loader_2")  # these share one target, which refers to the faster of the two
 
 
 def run(rounds: int, threads: int, names: Sequence[str] = PEERS, cells: Sequence[str] = tuple(CELLS)) -> dict[str, Any]:
-    """All contenders in every cell, in interleaved rounds."""
+    """Measure all contenders in every cell, in interleaved rounds."""
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = []
         for name in (OURS, PROGRESS, *names):
-            contenders.append(Contender(name, "epoch", threads, Path(cache), worker="benchmarks.loopers"))
+            contenders.append(Contender(name, "epoch", threads, Path(cache), worker="benchmarks.epoch_worker"))
             stack.callback(contenders[-1].close)
-        found = {cell: one_cell(CELLS[cell], contenders, rounds) for cell in cells}
+        cell_results = {cell: one_cell(CELLS[cell], contenders, rounds) for cell in cells}
         report_idle(contenders)
-    return {"case": "epoch", "cells": found}
+    return {"case": "epoch", "cells": cell_results}
 
 
 def one_cell(cell: EpochCell, contenders: Sequence[Contender], rounds: int) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def one_cell(cell: EpochCell, contenders: Sequence[Contender], rounds: int) -> d
 
 
 def warm_epoch(contender: Contender, cell: str) -> float:
-    found = min(seconds(contender, cell, 1) for _ in range(WARM_UP))
-    log_line(f"{contender.name} {cell}: {found:.3f} s an epoch")
-    return found
+    fastest = min(seconds(contender, cell, 1) for _ in range(WARM_UP))
+    log_line(f"{contender.name} {cell}: {fastest:.3f} s an epoch")
+    return fastest
 
 
 def filling(epoch_seconds: float) -> int:
@@ -80,8 +80,8 @@ def summary(cell: EpochCell, times: dict[str, list[float]], forms: dict[str, str
         if name != OURS
     }
     reached = {name: ratio for name, ratio in ratios.items() if name in cell.targets}
-    if found := [ratios[name] for name in LOADERS if name in ratios]:
-        reached["torch_loader"] = min(found)
+    if loader_ratios := [ratios[name] for name in LOADERS if name in ratios]:
+        reached["torch_loader"] = min(loader_ratios)
     return {
         "batch": cell.batch,
         "seconds": {name: round(median(values), 4) for name, values in times.items()},

@@ -16,7 +16,7 @@ SETS = ("digits", "breast_cancer", "wine", "iris")
 
 
 def run(rounds: int, threads: int, repeats: int = 4, sets: tuple[str, ...] = SETS) -> dict[str, dict[str, float]]:
-    """For each data set: seconds of a fit, the ratio of theirs to ours, and both accuracies."""
+    """The result for each data set: seconds of a fit, the ratio of theirs to ours, and both accuracies."""
     from threadpoolctl import threadpool_limits
 
     with warnings.catch_warnings(), threadpool_limits(threads):
@@ -25,7 +25,9 @@ def run(rounds: int, threads: int, repeats: int = 4, sets: tuple[str, ...] = SET
 
 
 def measure(name: str, rounds: int, threads: int, repeats: int) -> dict[str, float]:
-    """Folds are equal for all; times are of alternating fits on all rows, of which the first is a warm-up."""
+    """Measure one data set: all estimators use the same folds; the times are of alternating fits on all rows, without
+    the first.
+    """
     from sklearn.model_selection import RepeatedStratifiedKFold, cross_val_score
 
     x, y = data(name)
@@ -39,8 +41,8 @@ def measure(name: str, rounds: int, threads: int, repeats: int) -> dict[str, flo
     ours = seconds["wholestep"][1:]
     return {
         "fit_s": median(ours),
-        "ratio": median(theirs / own for theirs, own in zip(seconds["sklearn"][1:], ours, strict=True)),
-        "plain_ratio": median(theirs / own for theirs, own in zip(seconds["plain"][1:], ours, strict=True)),
+        "ratio": median(theirs / our_time for theirs, our_time in zip(seconds["sklearn"][1:], ours, strict=True)),
+        "plain_ratio": median(theirs / our_time for theirs, our_time in zip(seconds["plain"][1:], ours, strict=True)),
         "accuracy": scores["wholestep"],
         "sklearn_accuracy": scores["sklearn"],
         "plain_accuracy": scores["plain"],
@@ -55,7 +57,7 @@ def data(name: str) -> tuple[Any, Any]:
 
 
 def contenders(threads: int) -> dict[str, Callable[[int], Any]]:
-    """A new estimator for a seed, by name."""
+    """Functions from a seed to a new estimator, by name."""
     from sklearn.neural_network import MLPClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

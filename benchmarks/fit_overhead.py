@@ -27,7 +27,7 @@ EPOCHS, ROUNDS, THREADS = 5, 12, 2
 
 @dataclass
 class Taken:
-    """Seconds of each round: in total, and inside native calls."""
+    """The seconds of each round: in total, and inside native calls."""
 
     whole: list[float] = field(default_factory=list)
     native: list[float] = field(default_factory=list)

@@ -27,19 +27,19 @@ def run(in_new_process: Any, folder: Path) -> dict[str, float]:
     for name, size in SIZES.items():
         promised = in_new_process(ESTIMATE.format(size), folder / name)
         print(f"GPT-2 small, {size[0]} x {size[1]} tokens: a step will map {promised:,} bytes", file=sys.stderr)
-        told = in_new_process(FIRST_STEP.format(size), folder / name)
-        check(promised, told)
+        report = in_new_process(FIRST_STEP.format(size), folder / name)
+        check(promised, report)
         result[f"gpt2_{name}_peak_bytes"] = promised
-        result[f"gpt2_{name}_first_step_s"] = told["seconds"]
-        result[f"gpt2_{name}_first_loss"], result[f"gpt2_{name}_last_loss"] = told["losses"][0], told["losses"][-1]
+        result[f"gpt2_{name}_first_step_s"] = report["seconds"]
+        result[f"gpt2_{name}_first_loss"], result[f"gpt2_{name}_last_loss"] = report["losses"][0], report["losses"][-1]
     return result
 
 
-def check(promised: int, told: dict[str, Any]) -> None:
+def check(promised: int, report: dict[str, Any]) -> None:
     """The mapped bytes equal the estimate; the first loss is about ln(vocabulary), and the loss falls."""
-    if told["mapped_bytes"] != promised:
-        raise BenchmarkError(f"the estimate was {promised:,} bytes, the session maps {told['mapped_bytes']:,}")
-    losses, guess = told["losses"], math.log(VOCABULARY)
+    if report["mapped_bytes"] != promised:
+        raise BenchmarkError(f"the estimate was {promised:,} bytes, the session maps {report['mapped_bytes']:,}")
+    losses, guess = report["losses"], math.log(VOCABULARY)
     if not abs(losses[0] - guess) < 0.5 or not losses[-1] < losses[0]:
         raise BenchmarkError(f"losses are {losses}, expected about {guess:.2f} at first, and falling")
 

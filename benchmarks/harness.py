@@ -34,8 +34,8 @@ class Measurements:
     rounds_us: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     first_step_s: dict[str, float] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
-    tensor_bytes: dict[str, dict[str, int]] = field(default_factory=dict)  # by contender and cell
-    left_out: dict[str, str] = field(default_factory=dict)  # peer -> its differing losses
+    tensor_bytes: dict[str, dict[str, int]] = field(default_factory=dict)  # bytes of tensors by contender and cell
+    left_out: dict[str, str] = field(default_factory=dict)  # peer -> its losses, which differ from ours
 
 
 def log_line(text: str) -> None:
@@ -93,7 +93,7 @@ def prepare(contender: Contender, case: Case, result: Measurements) -> dict[str,
         # Only the first cell's first step is cold: for later cells libraries are loaded and pools are running.
         result.first_step_s.setdefault(contender.name, started["first_step_s"])
         if started["peak_bytes"] is not None:
-            result.peak_bytes.setdefault(cell.name, started["peak_bytes"])  # ours come first
+            result.peak_bytes.setdefault(cell.name, started["peak_bytes"])  # the first contender is Wholestep
         if started["tensor_bytes"] is not None:
             result.tensor_bytes.setdefault(contender.name, {})[cell.name] = started["tensor_bytes"]
         prepared[cell.name] = Prepared(warm_up(contender, cell.name), started["losses"])
@@ -101,7 +101,7 @@ def prepare(contender: Contender, case: Case, result: Measurements) -> dict[str,
 
 
 def warm_up(contender: Contender, cell: str) -> int:
-    """Measures until three rounds in a row agree; returns the steps that fill a round."""
+    """Measure until three rounds in a row agree; return the number of steps per round."""
     steps, recent = 10, list[float]()
     for _ in range(MOST_WARM_UP_ROUNDS):
         us = microseconds(contender, cell, steps)
@@ -133,7 +133,7 @@ def apart(
     case: Case, contenders: Sequence[Contender], prepared: dict[str, dict[str, Prepared]], within: float
 ) -> dict[str, str]:
     """The contenders whose losses differ from the first contender's, with their losses."""
-    reference, found = contenders[0].name, dict[str, str]()
+    reference, differing = contenders[0].name, dict[str, str]()
     for cell in case.cells:
         for contender in contenders[1:]:
             pairs = zip(prepared[reference][cell.name].losses, prepared[contender.name][cell.name].losses, strict=True)
@@ -143,8 +143,8 @@ def apart(
                         f"{cell.name}, step {index}: the loss of {contender.name} is {received}, that of {reference} "
                         f"{expected}; the two do not train the same network"
                     )
-                    found.setdefault(contender.name, reason)
-    return found
+                    differing.setdefault(contender.name, reason)
+    return differing
 
 
 def rotated(contenders: Sequence[Contender], by: int) -> list[Contender]:

@@ -36,8 +36,8 @@ class Row:
     us: float
     gflops_core: float
     gb_s: float
-    of_flops: float  # relative to the machine's peak of multiply-adds
-    of_memory: float  # relative to its memory bandwidth; above 1 if the bytes come from caches
+    of_flops: float  # fraction of the machine's peak of multiply-adds
+    of_memory: float  # fraction of its memory bandwidth; above 1 if the bytes come from caches
 
 
 def measure(trainer: WholestepTrainer, threads: int, steps: int = STEPS) -> np.ndarray[Any, Any]:
@@ -48,8 +48,8 @@ def measure(trainer: WholestepTrainer, threads: int, steps: int = STEPS) -> np.n
         if event.kernel != BARRIER:
             seconds.setdefault((event.thread, event.kernel), []).append(event.seconds)
     least = np.zeros((threads, len(trainer.session.plan.kernels)))
-    for place, found in seconds.items():  # in order; a kernel of a loop runs equally often in every step
-        least[place] = np.reshape(found, (steps, -1)).sum(axis=1).min() * 1e9
+    for place, duration in seconds.items():  # in order; a kernel of a loop runs equally often in every step
+        least[place] = np.reshape(duration, (steps, -1)).sum(axis=1).min() * 1e9
     return least
 
 
@@ -59,8 +59,8 @@ def rows(kernels: Sequence[Kernel], spent: np.ndarray[Any, Any], machine: limits
     for i, kernel in enumerate(kernels):
         key = (kernel.kind.value, str(kernel.axes), ", ".join(dict.fromkeys(kernel.origin)))
         groups.setdefault(key, []).append(i)
-    found = [row(key, [kernels[i] for i in ids], spent[:, ids], machine) for key, ids in groups.items()]
-    return sorted(found, key=lambda r: -r.us)
+    groups_of_kernels = [row(key, [kernels[i] for i in ids], spent[:, ids], machine) for key, ids in groups.items()]
+    return sorted(groups_of_kernels, key=lambda r: -r.us)
 
 
 def row(
@@ -99,10 +99,10 @@ def run(case: Case, threads: int, machine: limits.Limits, precision: str = "floa
 
     cell = case.cells[0]
     trainer = WholestepTrainer(case, cell, threads, precision)
-    found = rows(trainer.session.plan.kernels, measure(trainer, threads), machine)
+    kernel_rows = rows(trainer.session.plan.kernels, measure(trainer, threads), machine)
     return {
         "case": case.name,
         "cell": cell.name,
-        "us": sum(r.us for r in found),
-        "kernels": [asdict(r) for r in found],
+        "us": sum(r.us for r in kernel_rows),
+        "kernels": [asdict(r) for r in kernel_rows],
     }

@@ -6,7 +6,7 @@ import time
 from statistics import median
 from typing import Any
 
-STEPS, ROUNDS, ROWS, CAPACITY = 20, 30, 64, 40_000  # capacity: the rows that the rounds write
+STEPS, ROUNDS, ROWS, CAPACITY = 20, 30, 64, 40_000  # CAPACITY: the number of rows that the rounds write
 
 
 def run(threads: int) -> dict[str, float]:
@@ -15,15 +15,17 @@ def run(threads: int) -> dict[str, float]:
 
     import wholestep as ws
 
-    known = {name: ws.metrics.get(name).with_capacity(CAPACITY) for name in ws.metrics.METRICS if name not in _NUMBERS}
-    sessions = {"none": _session(ws, None, threads), **{n: _session(ws, m, threads) for n, m in known.items()}}
+    metrics = {
+        name: ws.metrics.get(name).with_capacity(CAPACITY) for name in ws.metrics.METRICS if name not in _NUMBERS
+    }
+    sessions = {"none": _session(ws, None, threads), **{n: _session(ws, m, threads) for n, m in metrics.items()}}
     rng = np.random.default_rng(0)
     batch = {
         "x": rng.random((ROWS, 784), dtype=np.float32),
         "labels": rng.integers(0, 10, ROWS).astype(np.int32),
     }
     rounds = [{name: _seconds(session, batch) for name, session in sessions.items()} for _ in range(ROUNDS + 1)][1:]
-    return {f"{name}_percent": 100 * (median(r[name] / r["none"] for r in rounds) - 1) for name in known}
+    return {f"{name}_percent": 100 * (median(r[name] / r["none"] for r in rounds) - 1) for name in metrics}
 
 
 _NUMBERS = ("mse", "rmse", "mae", "r2")  # regression metrics, which do not apply to a classifier

@@ -175,16 +175,20 @@ def _best(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _by_dtype(rows: dict[str, dict[str, dict[str, Any]]], share: Any) -> list[str]:
     lines = []
     for dtype, limit in LIMITS.items():
-        tried = [found[dtype] for found in rows.values() if found.get(dtype, {}).get("stage") == "done"]
+        tried = [
+            equal_share[dtype] for equal_share in rows.values() if equal_share.get(dtype, {}).get("stage") == "done"
+        ]
         if tried:
             lines.append(f"| within {limit:.0e} in {dtype} | {share([r for r in tried if r['equal']], tried)} |")
-        known = [r for r in tried if "rounding" in r]
-        if steady := [r for r in known if r["rounding"] <= limit]:
-            found = share([r for r in steady if r["equal"]], steady)
-            lines.append(f"| of those whose update torch itself rounds by less than that in {dtype} | {found} |")
-        if others := [r for r in known if r["rounding"] > limit]:
-            found = share([r for r in others if r["update"] <= NEAR * r["rounding"]], others)
-            lines.append(f"| of the others, no further from torch than {NEAR:g} times torch's own rounding | {found} |")
+        measured = [r for r in tried if "rounding" in r]
+        if steady := [r for r in measured if r["rounding"] <= limit]:
+            equal_share = share([r for r in steady if r["equal"]], steady)
+            lines.append(f"| of those whose update torch itself rounds by less than that in {dtype} | {equal_share} |")
+        if others := [r for r in measured if r["rounding"] > limit]:
+            equal_share = share([r for r in others if r["update"] <= NEAR * r["rounding"]], others)
+            lines.append(
+                f"| of the others, no further from torch than {NEAR:g} times torch's own rounding | {equal_share} |"
+            )
     return lines
 
 

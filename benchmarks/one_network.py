@@ -55,9 +55,9 @@ def _imported(zoo: Any, name: str, dtype: str, out: dict[str, Any]) -> tuple[Any
 def _in_float64(zoo: Any, name: str, out: dict[str, Any]) -> tuple[Any, Any, tuple[Any, ...]]:
     """Imports the network; if it computes in float32 inside, or mixes both types, with torch widened to float64."""
     try:
-        found = _imported(zoo, name, "float64", out)
-        if not _computes_in(found[0], "float32"):
-            return found
+        result = _imported(zoo, name, "float64", out)
+        if not _computes_in(result[0], "float32"):
+            return result
     except Exception as error:
         if out["stage"] != "import":
             raise
@@ -152,8 +152,8 @@ def _by_torch(module: Any, args: Any, steps: int, fewer: bool) -> dict[str, Any]
     }
     parameters = set(dict(module.named_parameters(remove_duplicate=False)))
     after = {name: value.detach().numpy().copy() for name, value in named.items()}
-    found = {"target": target, "losses": losses, "first": first, "after": after, "parameters": parameters}
-    return {**found, **(_with_fewer_rows(module, args, target) if fewer else {})}
+    result = {"target": target, "losses": losses, "first": first, "after": after, "parameters": parameters}
+    return {**result, **(_with_fewer_rows(module, args, target) if fewer else {})}
 
 
 def _with_fewer_rows(module: Any, args: Any, target: Any) -> dict[str, Any]:
@@ -189,18 +189,18 @@ def _by_session(net: Any, args: Any, theirs: dict[str, Any], steps: int) -> dict
         loss=lambda output, wanted: ((output - wanted) * (output - wanted)).mean(),
         optimizer=ws.AdamW(lr=RATE, eps=EPS, weight_decay=DECAY, decay_on=("*",)),
         threads=1,
-        # the bits of -O3, in a quarter of gcc's time
+        # the same bits as -O3, with a quarter of the compile time
         options=ws.CompileOptions(compiler=shlex.join([*find_compiler().command, "-Og"])),
     )
     losses, first = [], None
     for _ in range(steps):
         losses.append(float(session.step(feeds)))
         first = np.array(session.get("output")) if first is None else first
-    found = {"losses": losses, "first": first, "after": {k: np.array(v) for k, v in net.state_dict().items()}}
+    result = {"losses": losses, "first": first, "after": {k: np.array(v) for k, v in net.state_dict().items()}}
     if is_symbolic:
         fewer = {name: a[: len(args[0]) - 1].numpy() for name, a in zip(names, args)}
-        found["loss"] = float(session.step({**fewer, "labels": theirs["smaller"].numpy()}))
-    return found
+        result["loss"] = float(session.step({**fewer, "labels": theirs["smaller"].numpy()}))
+    return result
 
 
 # -- their difference -------------------------------------------------------------------------------------------

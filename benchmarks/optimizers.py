@@ -23,7 +23,7 @@ def run(names: Sequence[str] | None, rounds: int, threads: int) -> dict[str, Any
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = {}
         for who in (OURS, "torch", "optax"):
-            contenders[who] = Contender(who, "optimizers", threads, Path(cache), worker="benchmarks.updaters")
+            contenders[who] = Contender(who, "optimizers", threads, Path(cache), worker="benchmarks.update_worker")
             stack.callback(contenders[who].close)
         limit = contenders[OURS].ask("limit")["gigabytes_per_second"]
         rows = {name: one_update(name, UPDATES[name], contenders, rounds) for name in names or UPDATES}

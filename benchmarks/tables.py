@@ -46,12 +46,12 @@ def show_bytes(result: dict[str, Any], cells: list[str], console: Console) -> No
 
 
 def show_overhead(result: dict[str, Any]) -> None:
-    """One row per quantity, its unit in its name."""
+    """A table with one row per quantity, whose name includes the unit."""
     _show_quantities("fixed costs", result)
 
 
 def show_metrics(result: dict[str, Any]) -> None:
-    """One row per metric."""
+    """A table with one row per metric."""
     _show_quantities("metrics inside the step: how much slower it gets", result)
 
 
@@ -72,12 +72,12 @@ def show_adamw(result: dict[str, Any]) -> None:
     """The case, then the time that the update adds to the steps of two networks."""
     show_case(result)
     table = Table(title="AdamW inside a training step: microseconds that the update adds")
-    for heading in ("", OURS, "torch, fused", "times ours", "asked"):
+    for heading in ("", OURS, "torch, fused", "times ours", "target"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, row in result["inside"].items():
         ours, theirs = row["update_us"].values()
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}x"
-        table.add_row(name, f"{ours:.0f}", f"{theirs:.0f}", ratio, f"{row['asked']:g}x")
+        table.add_row(name, f"{ours:.0f}", f"{theirs:.0f}", ratio, f"{row['target']:g}x")
     Console().print(table)
 
 
@@ -85,17 +85,17 @@ def show_epochs(result: dict[str, Any]) -> None:
     """Seconds per epoch, the ratio to ours, and the target."""
     for name, cell in result["cells"].items():
         table = Table(title=f"whole epochs over 60,000 rows, {name}: seconds, median of interleaved rounds")
-        for heading in ("", "seconds", "times ours", "asked", "form"):
+        for heading in ("", "seconds", "times ours", "target", "form"):
             table.add_column(heading, justify="left" if heading in ("", "form") else "right")
         for who, spent in cell["seconds"].items():
             ratio = f"{cell['ratios'][who]:.2f}x" if who in cell["ratios"] else ""
-            asked = f"{cell['targets'][who]:g}x" if who in cell["targets"] else ""
-            table.add_row(who, f"{spent:.3f}", ratio, asked, cell["forms"][who])
+            target = f"{cell['targets'][who]:g}x" if who in cell["targets"] else ""
+            table.add_row(who, f"{spent:.3f}", ratio, target, cell["forms"][who])
         Console().print(table)
 
 
 def show_kernels(result: dict[str, Any]) -> None:
-    """One table per case: groups of equal kernels, the longest first, relative to the machine's limits."""
+    """A table per case: groups of equal kernels, the longest first, relative to the machine's limits."""
     machine = result["machine"]
     allowed = f"{machine['gflops_core']:.0f} GFLOP/s a core, {machine['gb_s']:.0f} GB/s in place"
     for case in result["cases"]:
@@ -118,7 +118,7 @@ def _show_quantities(title: str, result: dict[str, Any]) -> None:
 
 
 def show_estimators(result: dict[str, dict[str, float]]) -> None:
-    """One row per data set: our fit, the ratio of theirs, and the accuracies."""
+    """A table with one row per data set: our fit, the ratio of theirs, and the accuracies."""
     table = Table(title="a fit: wholestep.sklearn.Classifier against MLPClassifier (plain: without a StandardScaler)")
     headings = {
         "fit_s": "fit, s",
@@ -131,7 +131,7 @@ def show_estimators(result: dict[str, dict[str, float]]) -> None:
     table.add_column("")
     for heading in headings.values():
         table.add_column(heading, justify="right")
-    for name, found in result.items():
-        cells = [f"{found[key]:.1f}x" if key.endswith("ratio") else f"{found[key]:.4f}" for key in headings]
+    for name, row in result.items():
+        cells = [f"{row[key]:.1f}x" if key.endswith("ratio") else f"{row[key]:.4f}" for key in headings]
         table.add_row(name, *cells)
     Console().print(table)

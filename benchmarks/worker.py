@@ -102,14 +102,14 @@ def serve(make: Callable[[], Any]) -> None:
 def main() -> None:
     """Serves requests until standard input ends."""
     parser = argparse.ArgumentParser()
-    known = {**CASES, **INSIDE, **{case.name: case for case in ZOO.values()}}
-    parser.add_argument("case", choices=known)
+    cases = {**CASES, **INSIDE, **{case.name: case for case in ZOO.values()}}
+    parser.add_argument("case", choices=cases)
     parser.add_argument("contender", choices=MODULES)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--precision", default="float32")
     arguments = parser.parse_args()
     limit_processors(arguments.threads)
-    case = known[arguments.case]
+    case = cases[arguments.case]
     case = replace(case, cells=tuple(replace(cell, precision=arguments.precision) for cell in case.cells))
     serve(lambda: Worker(arguments.contender, case, arguments.threads))
 

@@ -110,11 +110,11 @@ def _variables(rank: int, ranks: int, pipes: Path) -> Mapping[str, str]:
 
 def descendants(pid: int) -> list[int]:
     """A process and all of its descendants, as far as /proc lists them."""
-    found = [pid]
-    for known in found:
-        children = Path(f"/proc/{known}/task/{known}/children")
-        found += map(int, children.read_text().split()) if children.exists() else []
-    return found
+    pids = [pid]
+    for parent in pids:
+        children = Path(f"/proc/{parent}/task/{parent}/children")
+        pids += map(int, children.read_text().split()) if children.exists() else []
+    return pids
 
 
 def run(names: Sequence[str], rounds: int, peers: Sequence[str] = PEERS) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def run(names: Sequence[str], rounds: int, peers: Sequence[str] = PEERS) -> dict
 
 
 def one_case(case: Case, rounds: int, peers: Sequence[str]) -> dict[str, Any]:
-    """One process of two threads, our ranks and those of others, in interleaved rounds."""
+    """Measure one process of two threads, our ranks and those of others, in interleaved rounds."""
     result = Measurements(case.name)
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders: list[Contender] = []
@@ -140,7 +140,7 @@ def one_case(case: Case, rounds: int, peers: Sequence[str]) -> dict[str, Any]:
 
 
 def contender(name: str, case: Case, cache: Path) -> Contender:
-    """One process with the threads of all ranks, or ranks of one thread."""
+    """A contender of one process with the threads of all ranks, or of ranks with one thread each."""
     if name == OURS:
         return Contender(name, case.name, RANKS, cache)
     return Ranked(name, case.name, cache, LAUNCH if name == OURS_RANKS else ())
@@ -191,19 +191,20 @@ def predicted(case: Case, ranks: int) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """One table per case."""
-    for name, found in result["cases"].items():
+    """A table per case."""
+    for name, case_result in result["cases"].items():
         print(f"{name}: {result['ranks']} ranks of one thread, one process of {result['ranks']} threads")
-        for who, us in found["step_us"].items():
+        for who, us in case_result["step_us"].items():
             print(f"  {who:<20}{us:>12,.1f} us a step")
         print(
-            f"  ranks have {found['of_one_process']:.2f} of one process's throughput (target {found['target']}, least "
-            f"{found['least']})"
+            f"  ranks have {case_result['of_one_process']:.2f} of one process's throughput "
+            f"(target {case_result['target']}, least {case_result['least']})"
         )
-        for who, ratio in found["ahead_of"].items():
+        for who, ratio in case_result["ahead_of"].items():
             print(f"  {who} takes {ratio:.2f} times as long")
-        for ranks, told in found["predicted"].items():
+        for ranks, estimate in case_result["predicted"].items():
             print(
-                f"  predicted of {ranks} ranks: {told['step_us']:,.1f} us a step, {told['exchange_us']:,.1f} of them "
-                f"exchanging {told['wire_bytes']:,} bytes a rank"
+                f"  predicted of {ranks} ranks: {estimate['step_us']:,.1f} us a step, "
+                f"{estimate['exchange_us']:,.1f} of them "
+                f"exchanging {estimate['wire_bytes']:,} bytes a rank"
             )

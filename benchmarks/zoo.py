@@ -22,17 +22,17 @@ SAME_LOSS_WITHIN = 1e-4  # batch norms over few values amplify rounding; a missi
 
 def run(names: Sequence[str], rounds: int, threads: int, peers: Sequence[str] = PEERS) -> dict[str, Any]:
     """Measures every network; failures, and peers with other losses, are named, and the rest continues."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in names:
         try:
             measured = harness.run(ZOO[name], [OURS, *peers], rounds, threads, within=SAME_LOSS_WITHIN, leave_out=True)
         except BenchmarkError as error:
             harness.log_line(f"{name}: {error}")
-            found[name] = {"error": str(error)}
+            results[name] = {"error": str(error)}
             continue
         said = harness.summary(measured)
         cell = ZOO[name].cells[0].name
-        found[name] = {
+        results[name] = {
             "ours_us": said["ours_us"][cell],
             "peers_us": {peer: by_cell[cell] for peer, by_cell in said["peers_us"].items()},
             "ratios": {peer: by_cell[cell] for peer, by_cell in said["ratios"].items()},
@@ -40,7 +40,7 @@ def run(names: Sequence[str], rounds: int, threads: int, peers: Sequence[str] = 
             "first_step_s": said["first_step_s"],
             "left_out": measured.left_out,
         }
-    return {"case": "zoo", "networks": found, **overall(found)}
+    return {"case": "zoo", "networks": results, **overall(results)}
 
 
 def overall(found: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def overall(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """One row per network."""
+    """A table with one row per network."""
     table = Table(title="networks that torch built: microseconds a step (times ours), first step cold")
     for heading in ("", "ours", *PEERS, "first steps"):
         table.add_column(heading)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -219,6 +220,7 @@ def _list(block: str) -> str:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parent))  # for `python -m docs.make_api`
     import make_ops  # writes docs/ops.md
     import make_torch_names  # writes docs/torch-names.md, which lists public names
 

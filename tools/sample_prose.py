@@ -35,7 +35,7 @@ def docstrings(path: Path, tree: ast.Module) -> Iterator[Text]:
 
 
 def comments(path: Path, source: str) -> Iterator[Text]:
-    """Each comment; whole-line comments on successive lines are one."""
+    """The comments of a file; whole-line comments on successive lines are one."""
     block: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -99,7 +99,7 @@ def paragraphs(path: Path) -> Iterator[Text]:
 
 
 def collect() -> dict[str, list[Text]]:
-    """Every text of each kind, in the order of files."""
+    """All texts of each kind, in the order of files."""
     found: dict[str, list[Text]] = {kind: [] for kind in COUNTS}
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text("utf-8")

@@ -31,7 +31,7 @@ IRREGULAR = frozenset((
 
 @dataclass(frozen=True)
 class Module:
-    """One source file."""
+    """A source file of the package."""
 
     name: str  # dotted
     path: Path
@@ -165,7 +165,7 @@ def mutual_imports(direct: Mapping[str, set[str]]) -> list[tuple[str, str]]:
 
 
 def import_cycles(direct: Mapping[str, set[str]]) -> list[list[str]]:
-    """Groups of packages of which each imports, by way of others, all of its group."""
+    """Groups of packages that import each other, directly or through others."""
     reached = {package: set(others) for package, others in direct.items()}
     for middle in reached:
         for package in reached:

@@ -1,6 +1,6 @@
 """Wholestep: a whole training step - forward, loss, backward, update - compiled as one graph into one native call.
 
-Names are loaded when they are first asked for, so that importing stays quick; `__init__.pyi` lists them.
+Names are loaded on first use, which keeps the import fast; `__init__.pyi` lists them.
 """
 
 import sys
@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 _exports = Exports(__name__, __file__)
 __getattr__, __all__ = _exports.load, [*_exports.names, "__version__"]
 
-# Modules whose public functions and layers accept argument names of PyTorch and Keras: see interop's `adapt`.
+# Modules whose public functions and layers accept argument names of PyTorch and Keras: see `adapt` in interop.
 _ADAPTED = (
     "compiler.frontend.functions.", "compiler.frontend.layers.", "compiler.frontend.shape.", "nn.", "models.",
     "callbacks.", "data.", "interop.torch.functions.",

@@ -1,4 +1,4 @@
-"""Gradient accumulation on arrays: micro-batches add up in buffers until there are enough for an update.
+"""Gradient accumulation on arrays: gradients of micro-batches are summed in buffers until an update is due.
 
 For loops written by hand.  Inside a compiled step, `ws.build_session(..., accumulate=k)` does the same without them
 and is exact where micro-batches differ in size.
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class AccumulationConfig:
-    """How gradients accumulate: how many micro-batches make an update, and what becomes of their sum.
+    """The configuration of gradient accumulation: micro-batches per update, averaging and clipping.
 
     Args:
         accumulation_steps: micro-batches of an update.
@@ -39,13 +39,13 @@ class AccumulationConfig:
     def __post_init__(self) -> None:
         steps, norm = self.accumulation_steps, self.max_grad_norm
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            fail(OptionError, f"accumulation_steps={steps!r}: expected a whole number of at least 1.")
+            fail(OptionError, f"accumulation_steps={steps!r}: expected an integer of at least 1.")
         if norm is not None and not (isinstance(norm, int | float) and 0 < norm < math.inf):
             fail(OptionError, f"max_grad_norm={norm!r}: expected a number above 0, or None to leave gradients alone.")
 
     @classmethod
     def new(cls, steps: int) -> AccumulationConfig:
-        """An update of `steps` micro-batches; fewer than 1 become 1, with a warning."""
+        """A configuration with `steps` micro-batches per update; fewer than 1 become 1, with a warning."""
         if steps < 1:
             warnings.warn(
                 f"AccumulationConfig.new({steps}): an update takes at least 1 micro-batch; 1 is used.", stacklevel=2
@@ -53,15 +53,15 @@ class AccumulationConfig:
         return cls(max(steps, 1))
 
     def with_normalize(self, normalize: bool) -> AccumulationConfig:
-        """The same with or without averaging."""
+        """The configuration with or without averaging."""
         return replace(self, normalize=normalize)
 
     def with_max_grad_norm(self, norm: float) -> AccumulationConfig:
-        """The same with clipping."""
+        """The configuration with clipping by the global norm."""
         return replace(self, max_grad_norm=norm)
 
     def effective_batch_size(self, micro_batch_size: int) -> int:
-        """The rows of an update."""
+        """The number of rows per update."""
         return micro_batch_size * self.accumulation_steps
 
 
@@ -79,18 +79,18 @@ class GradientBuffer:
         self.accumulated_count += 1
 
     def check(self, gradient: object, name: str = "") -> Array:
-        """The gradient, flat; `ShapeMismatch` where its size is another."""
+        """The gradient as a flat array; `ShapeMismatch` if its size differs from the buffer's."""
         values: Array = np.asarray(gradient, np.float64)
         if values.size != self.data.size:
             raise ShapeMismatch(name, self.shape, values.shape)
         return values.reshape(-1)
 
     def get(self, normalize: bool) -> Array:
-        """A copy of the sum, or of the mean over the micro-batches that are in it."""
+        """A copy of the sum, or of the mean over the accumulated micro-batches."""
         return self.data / self.accumulated_count if normalize and self.accumulated_count else self.data.copy()
 
     def l2_norm(self) -> float:
-        """The norm of the sum."""
+        """The L2 norm of the sum."""
         return float(np.sqrt(np.sum(self.data * self.data)))
 
     def reset(self) -> None:
@@ -101,7 +101,7 @@ class GradientBuffer:
 
 @dataclass(frozen=True)
 class AccumulationStats:
-    """Where a `GradientAccumulator` stands."""
+    """The state of a `GradientAccumulator`."""
 
     total_micro_batches: int
     total_updates: int
@@ -110,12 +110,12 @@ class AccumulationStats:
     total_param_elements: int
 
     def effective_batch_multiplier(self) -> int:
-        """How many micro-batches an update stands for."""
+        """The number of micro-batches per update."""
         return self.accumulation_steps
 
 
 class GradientAccumulator:
-    """The buffers of all parameters.
+    """Gradient buffers of all parameters.
 
     Example::
 
@@ -133,7 +133,7 @@ class GradientAccumulator:
         self._updates = 0
 
     def register(self, name: str, shape: tuple[int, ...]) -> None:
-        """Make a buffer; one that is there already keeps its shape and contents."""
+        """Create a buffer; an existing one keeps its shape and contents."""
         if name not in self.buffers:
             self.buffers[name] = GradientBuffer(shape)
 
@@ -144,37 +144,37 @@ class GradientAccumulator:
 
     def _check(self, name: str, gradient: object) -> None:
         if name not in self.buffers:
-            known = ", ".join(map(repr, self.buffers)) or "none"
+            registered = ", ".join(map(repr, self.buffers)) or "none"
             raise NoGradients(
-                f"there is no parameter {name!r}; registered are: {known}. Call register({name!r}, shape)."
+                f"there is no parameter {name!r}; registered are: {registered}. Call register({name!r}, shape)."
             )
         if self.buffers[name].accumulated_count >= self.config.accumulation_steps:
             raise AccumulatorFull(self.config.accumulation_steps)
         self.buffers[name].check(gradient, name)
 
     def should_update(self) -> bool:
-        """Has any parameter all micro-batches of an update?"""
+        """Has any parameter received all micro-batches of an update?"""
         return any(b.accumulated_count >= self.config.accumulation_steps for b in self.buffers.values())
 
     def get_gradients(self) -> dict[str, Array]:
-        """The gradients of the update, flat: averaged where the config says so, then clipped by their global norm."""
+        """The gradients of the update as flat arrays: averaged if configured, then clipped by their global norm."""
         if not any(b.accumulated_count for b in self.buffers.values()):
             raise NoGradients("there are no gradients yet: register parameters and accumulate a micro-batch first.")
-        found = {name: b.get(self.config.normalize) for name, b in self.buffers.items()}
+        gradients = {name: b.get(self.config.normalize) for name, b in self.buffers.items()}
         limit = self.config.max_grad_norm
-        norm = math.sqrt(sum(float(np.sum(g * g)) for g in found.values()))
+        norm = math.sqrt(sum(float(np.sum(g * g)) for g in gradients.values()))
         if limit is None or norm <= limit:
-            return found
-        return {name: g * (limit / norm) for name, g in found.items()}
+            return gradients
+        return {name: g * (limit / norm) for name, g in gradients.items()}
 
     def reset(self) -> None:
-        """Start anew; counts as an update."""
+        """Set all buffers to zero; counts as an update."""
         for buffer in self.buffers.values():
             buffer.reset()
         self._updates += 1
 
     def step(self, gradients: Mapping[str, object]) -> bool:
-        """Add a whole micro-batch; True when an update is due.  Where one gradient is refused, none is added."""
+        """Add a whole micro-batch; True when an update is due.  If one gradient is rejected, none is added."""
         for name, gradient in gradients.items():
             self._check(name, gradient)
         for name, gradient in gradients.items():
@@ -183,7 +183,7 @@ class GradientAccumulator:
         return self.should_update()
 
     def stats(self) -> AccumulationStats:
-        """Counts so far."""
+        """The current counts."""
         return AccumulationStats(
             total_micro_batches=self._micro_batches,
             total_updates=self._updates,

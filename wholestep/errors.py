@@ -1,4 +1,4 @@
-"""Every error a user can meet.  Each also derives from the built-in that a user would catch."""
+"""The errors and warnings of Wholestep.  Each error also derives from the built-in class that a user would catch."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from typing import Any
 
 
 class WholestepError(Exception):
-    """Base of all errors raised by Wholestep."""
+    """The base class of all errors raised by Wholestep."""
 
     def __str__(self) -> str:
-        # KeyError would show the repr of its argument; ours are sentences.
+        # KeyError would print the repr of its argument, but our texts are sentences.
         return str(self.args[0]) if len(self.args) == 1 else super().__str__()
 
 
 class ShapeError(WholestepError, ValueError):
-    """Shapes that do not fit together."""
+    """Shapes that do not match."""
 
 
 class DTypeError(WholestepError, TypeError):
-    """Dtypes that do not fit together."""
+    """Dtypes that cannot be combined."""
 
 
 class GraphError(WholestepError, ValueError):
-    """A program that is not well formed: duplicate names, foreign tensors, missing outputs."""
+    """An invalid program: duplicate names, tensors of another graph, missing outputs."""
 
 
 class UnsupportedOpError(WholestepError, NotImplementedError):
-    """An op of another library's network that cannot be expressed here; the text names it and where it stands."""
+    """An op of an imported network that cannot be expressed; the text names the op and its location."""
 
 
 class GradientError(WholestepError, ValueError):
-    """A gradient that was asked for and does not exist."""
+    """A gradient that does not exist."""
 
 
 class UsageError(WholestepError, TypeError):
@@ -38,11 +38,11 @@ class UsageError(WholestepError, TypeError):
 
 
 class HabitError(UsageError, AttributeError):
-    """An attribute that another framework's tensors or modules have; the text says what to write here."""
+    """An attribute that tensors or modules of another framework have; the text says what to write here."""
 
 
 class HabitImportError(WholestepError, ImportError):
-    """A name that another library has, imported from here; the text says what to write."""
+    """An imported name that another library has; the text says what to write here."""
 
 
 class OptionError(WholestepError, ValueError):
@@ -50,7 +50,7 @@ class OptionError(WholestepError, ValueError):
 
 
 class UnknownNameError(WholestepError, KeyError):
-    """A name that the graph, the session or the state does not know."""
+    """A name that does not exist in the graph, the session or the state."""
 
 
 class InputError(WholestepError, ValueError):
@@ -62,11 +62,11 @@ class PlanError(WholestepError, ValueError):
 
 
 class VerificationError(PlanError):
-    """A plan with other results than its graph: a bug of the compiler, found before the first step."""
+    """A plan whose results differ from those of its graph: a bug of the compiler, detected before the first step."""
 
 
 class CheckpointError(WholestepError, OSError):
-    """A file of weights or a checkpoint that cannot be written, or is missing, damaged or not ours.
+    """A weights file or a checkpoint that cannot be written, is missing, is damaged or has another format.
 
     `history` is that of a run that was trained to its end and whose last checkpoint could not be written.
     """
@@ -82,7 +82,7 @@ class TrainingInterrupted(SystemExit):
 
 
 class CompilerError(WholestepError, RuntimeError):
-    """No C compiler, or a compiler that refused our source."""
+    """No C compiler was found, or it rejected our source."""
 
 
 class DeviceError(WholestepError, RuntimeError):
@@ -111,7 +111,7 @@ class OutOfMemoryError(WholestepError, MemoryError):
 
 
 class LimitError(OutOfMemoryError):
-    """No plan of a step takes as few bytes as `memory=` allows: `bytes` is the least, `limit` what is allowed."""
+    """A memory limit that no plan of a step satisfies: `bytes` is the least possible, `limit` the allowed number."""
 
     def __init__(self, text: str, bytes: int, advice: str = "", *, limit: int) -> None:
         super().__init__(text, bytes, advice)
@@ -123,11 +123,11 @@ class CacheError(WholestepError, OSError):
 
 
 class AccumulationError(WholestepError):
-    """Base of the errors of gradient accumulation."""
+    """The base class of the errors of gradient accumulation."""
 
 
 class ShapeMismatch(AccumulationError, ValueError):  # noqa: N818
-    """A gradient of another size than its buffer: `name` ("" for a buffer without one), `expected`, `got`."""
+    """A gradient whose size differs from its buffer's: `name` ("" for a buffer without one), `expected`, `got`."""
 
     def __init__(self, name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> None:
         of = f" of {name!r}" if name else ""
@@ -136,11 +136,11 @@ class ShapeMismatch(AccumulationError, ValueError):  # noqa: N818
 
 
 class NoGradients(AccumulationError, LookupError):  # noqa: N818
-    """A gradient that is not there: nothing registered, nothing accumulated, or an unknown name."""
+    """A gradient that does not exist: nothing was registered or accumulated, or the name is unknown."""
 
 
 class AccumulatorFull(AccumulationError, RuntimeError):  # noqa: N818
-    """More micro-batches than an update takes: `steps`."""
+    """A parameter received more micro-batches than the `steps` of an update."""
 
     def __init__(self, steps: int) -> None:
         super().__init__(f"all {steps} micro-batches of an update are there: take get_gradients() and reset() first.")
@@ -152,4 +152,4 @@ class NonFiniteError(WholestepError, FloatingPointError):
 
 
 class TrainingWarning(UserWarning):
-    """Training that runs, but probably not as intended; the text says what to write."""
+    """Warns that training runs, but probably not as intended; the text says what to write."""

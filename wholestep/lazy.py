@@ -55,7 +55,7 @@ class Exports:
 
     @property
     def names(self) -> list[str]:
-        """In the order of the list."""
+        """The exported names in the order of the list."""
         return list(self.home_of)
 
     def _is_file(self, name: str) -> bool:

@@ -26,15 +26,15 @@ class CompileOptions:
         None  # a C compiler: a name, a path, a command line ("gcc -O1").  None: $CC, else what is found
     )
     optimize: bool = True  # run the whole-graph optimiser after autodiff
-    egraph: bool = True  # let the e-graph choose among equal programs, before autodiff and on the whole step
-    exactness: str = "reassociating"  # which rewrites: "bitwise", "reassociating" or "approximate"
-    egraph_rounds: int = 16  # of the e-graph's rules; the best program after them is used
-    egraph_nodes: int = 60_000  # with more the program is not rewritten; growing rules are disabled long before
-    egraph_seconds: float = 60.0  # of each stage; a program that takes longer is not rewritten, which the report says
+    egraph: bool = True  # let the e-graph choose among equivalent programs, before autodiff and on the whole step
+    exactness: str = "reassociating"  # rewrites to use: "bitwise", "reassociating" or "approximate"
+    egraph_rounds: int = 16  # rounds of the e-graph's rules; the best program after them is used
+    egraph_nodes: int = 60_000  # a larger program is not rewritten; growing rules are disabled long before
+    egraph_seconds: float = 60.0  # time limit of each stage; a program that takes longer is not rewritten
     fuse: bool = True  # let several nodes share a kernel
     check_passes: bool = True  # check the graph before and after every pass
-    # Run a new plan once on scratch numbers against the interpreter: True at small sizes and at capacity, None at the
-    # latter only where that is estimated below 50 ms, False not at all
+    # Run a new plan once on random numbers against the interpreter: True: at small sizes and at capacity; None: at
+    # capacity only if that is estimated below 50 ms; False: never.
     verify: bool | None = None
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class CompileOptions:
         return {name: value for name, value in vars(self).items() if value != getattr(default, name)}
 
     def plan_key(self) -> str:
-        """The options that a plan depends on, as text."""
+        """The options on which a plan depends, as text."""
         text = f"optimize={self.optimize} fuse={self.fuse}"
         if not self.uses_egraph:
             return text
@@ -70,12 +70,12 @@ class CompileOptions:
 
     @property
     def cache_folder(self) -> str | None:
-        """Where to keep plans and compiled code; None means the user's cache folder."""
+        """The folder for plans and compiled code; None means the user's cache folder."""
         return self.cache_dir or os.environ.get("WHOLESTEP_CACHE_DIR") or None
 
     @property
     def compiler_command(self) -> str | None:
-        """The C compiler asked for; None means to look for one."""
+        """The C compiler from the options or $CC; None means to search for one."""
         return self.compiler or os.environ.get("CC") or None
 
 
@@ -105,18 +105,18 @@ class Launch:
     """The launch variables of this process, which is one of several ranks."""
 
     rank: int
-    count: int | None  # of ranks; None where MPI alone knows
-    ours: bool  # by `wholestep launch`, whose processes train together even where a script does not say so
+    count: int | None  # number of ranks; None if only MPI knows it
+    ours: bool  # started by `wholestep launch`, whose processes train together even if the script does not say so
     attempt: int = 0  # starts of the same job before this one
-    restarts: int = 0  # that there may be
-    since: float = 0.0  # seconds since 1970, when the first of them was: checkpoints from before are not the job's
-    notes: int | None = None  # a file descriptor for the last step; its other end sees this process end
+    restarts: int = 0  # the most restarts
+    since: float = 0.0  # time of the first start, in seconds since 1970: older checkpoints do not belong to the job
+    notes: int | None = None  # a file descriptor for the last step; its other end notices when this process ends
     rendezvous: str = ""  # host:port where the ranks meet; "": over MPI
-    secret: str = field(default="", repr=False)  # of the job, in hexadecimal digits
-    node: str = ""  # the machine, as the launcher calls it
+    secret: str = field(default="", repr=False)  # the job's secret, in hexadecimal digits
+    node: str = ""  # the launcher's name of the machine
 
 
-# Variables with the rank and the number of ranks: of our launcher, of MPICH and its kin, of Open MPI, of Slurm.
+# Variables with the rank and the number of ranks: of our launcher, MPICH and its derivatives, Open MPI, Slurm.
 LAUNCHERS = (
     ("WHOLESTEP_RANK", "WHOLESTEP_RANKS"),
     ("PMI_RANK", "PMI_SIZE"),
@@ -148,7 +148,7 @@ def read_launch() -> Launch | None:
 
 
 def launch_variables(count: int, attempt: int, restarts: int, since: float, threads: int | None) -> dict[str, str]:
-    """The variables of the ranks of a job; `threads` of each, unless the user has set $WHOLESTEP_THREADS."""
+    """The variables for the ranks of a job; `threads` of each rank, unless the user has set $WHOLESTEP_THREADS."""
     numbers = {"WHOLESTEP_RANKS": count, "WHOLESTEP_ATTEMPT": attempt, "WHOLESTEP_RESTARTS": restarts}
     variables = {**{name: str(value) for name, value in numbers.items()}, "WHOLESTEP_SINCE": repr(since)}
     if threads is not None and not os.environ.get("WHOLESTEP_THREADS"):
@@ -186,8 +186,8 @@ def carried_variables() -> dict[str, str]:
 
 
 def remote_shell() -> list[str]:
-    """The command that runs another one on a machine, which is named after it: $WHOLESTEP_SSH, else ssh."""
-    import shlex  # few start ranks on other machines
+    """The command that runs a command on another machine, whose name is appended: $WHOLESTEP_SSH, or else ssh."""
+    import shlex  # imported here because few processes start ranks on other machines
 
     return shlex.split(os.environ.get("WHOLESTEP_SSH") or "ssh -x -o BatchMode=yes")
 

@@ -16,22 +16,24 @@ _OMITTED = object()
 
 
 class _Fields:
-    """A descriptor in the place of the fields until they are first read: by `fields`, `replace`, a first instance."""
+    """A descriptor that computes the fields of a class when they are first read: by `fields`, `replace`, or the first
+    instance.
+    """
 
     def __init__(self, cls: Any, kinds: dict[str, Any], own: dict[str, Any], frozen: bool, kw_only: bool) -> None:
-        """`kinds` are the annotations, `own` the default values of the class's own fields, or MISSING."""
+        """Store the annotations, `kinds`, and the default values of the class's own fields (or MISSING), `own`."""
         self._cls, self._kinds, self._own, self._frozen, self._kw_only = cls, kinds, own, frozen, kw_only
 
     def __get__(self, instance: object, owner: type) -> dict[str, dataclasses.Field[Any]]:
-        """The fields, from a class with these annotations alone, which `dataclass` processes fast."""
+        """The fields, obtained from `dataclass` on a class with only these annotations, which is fast."""
         cls = self._cls
         inherited = [
             f for b in cls.__mro__[:0:-1] if "__dataclass_fields__" in b.__dict__ for f in dataclasses.fields(b)
         ]
         annotations = {f.name: f.type for f in inherited} | {n: self._kinds[n] for n in self._own}
         values = {f.name: f for f in inherited} | self._own
-        given = {name: value for name, value in values.items() if value is not dataclasses.MISSING}
-        body = {"__annotations__": annotations, "__module__": cls.__module__, "__doc__": "fields", **given}
+        defaults = {name: value for name, value in values.items() if value is not dataclasses.MISSING}
+        body = {"__annotations__": annotations, "__module__": cls.__module__, "__doc__": "fields", **defaults}
         read: Any = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=self._kw_only)(
             type(cls.__name__, (), body)
         )
@@ -43,7 +45,7 @@ class _Fields:
 
 
 def _initializer(cls: Any) -> tuple[str, dict[str, Any]]:
-    # By its module a frame is known to be ours, and not the user's line.
+    # Frames with our module name are recognised as ours, not as the user's line.
     names: dict[str, Any] = {"_set": object.__setattr__, "_OMITTED": _OMITTED, "__name__": cls.__module__}
     parameters, lines = ["self"], [" pass"]
     for field in sorted(dataclasses.fields(cls), key=lambda field: bool(field.kw_only)):
@@ -79,7 +81,9 @@ def _tuple_of(instance: str, names: list[str]) -> str:
 
 
 def _put(cls: Any, name: str, write: Callable[[Any], tuple[str, dict[str, Any]]]) -> None:
-    """A method that generates its replacement when it is first called.  Concurrent first calls generate the same."""
+    """Add a method that generates its replacement when it is first called.  Concurrent first calls generate the same
+    code.
+    """
 
     def first(self: Any, *args: Any, **named: Any) -> Any:
         text, names = write(cls)
@@ -110,7 +114,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, init=True, eq=True, frozen=False, kw_only=False):
-        """As the standard library's, but that the signature of a class is not known before its first instance.
+        """The standard library's `dataclass`, except that a class has no signature before its first instance.
 
         >>> @dataclass(frozen=True)
         ... class Point:
@@ -123,17 +127,19 @@ else:
             return lambda cls: dataclass(cls, init=init, eq=eq, frozen=frozen, kw_only=kw_only)
         members = cls.__dict__
         kinds = get_annotations(cls)
-        own = {n: members.get(n, dataclasses.MISSING) for n, kind in kinds.items() if "ClassVar" not in str(kind)}
-        for name, value in own.items():
+        own_values = {
+            n: members.get(n, dataclasses.MISSING) for n, kind in kinds.items() if "ClassVar" not in str(kind)
+        }
+        for name, value in own_values.items():
             if isinstance(value, dataclasses.Field):
                 delattr(cls, name)
                 if value.default is not dataclasses.MISSING:
                     setattr(cls, name, value.default)
-        cls.__dataclass_fields__ = _Fields(cls, kinds, own, frozen, kw_only)
+        cls.__dataclass_fields__ = _Fields(cls, kinds, own_values, frozen, kw_only)
         if init and "__init__" not in members:
             _put(cls, "__init__", _initializer)
         else:
-            dataclasses.fields(cls)  # its first instance will not ask for them
+            dataclasses.fields(cls)  # because its first instance will not compute them
         if "__repr__" not in members:
             cls.__repr__ = _repr
         if eq:

@@ -11,7 +11,7 @@ CASES: dict[str, Case] = {
     case.name: case for case in (mlp.CASE, bigmlp.CASE, gpt.CASE, lenet.CASE, lstm.CASE, resnet.CASE)
 }
 
-# For the cost of an update inside a step: the same network with it, and with gradients stored but not used.
+# For the cost of an update inside a step: the same network with the update, and with stored but unused gradients.
 INSIDE: dict[str, Case] = {
     f"adamw_in_{case.name}": replace(
         case,

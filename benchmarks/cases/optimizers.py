@@ -21,15 +21,15 @@ RATE = 1e-3
 
 @dataclass(frozen=True)
 class Update:
-    """One optimizer.  `passes` is the number of buffers that an update must read or write, each counted once."""
+    """An optimizer.  `passes` is the number of buffers that an update must read or write, each counted once."""
 
     shapes: tuple[tuple[int, ...], ...]
     passes: int
     ours: Callable[[Any], ws.Optimizer]
     torch: tuple[str, dict[str, Any]] | None = None
-    fused: bool = False  # torch has a fused kernel
+    fused: bool = False  # does torch have a fused kernel?
     optax: Callable[[Any], optax.GradientTransformation] | None = None
-    same_numbers: bool = True  # torch's Muon runs in bfloat16
+    same_numbers: bool = True  # compare the results?  torch's Muon runs in bfloat16
 
 
 UPDATES: dict[str, Update] = {
@@ -45,7 +45,7 @@ UPDATES: dict[str, Update] = {
     ),
     "amsgrad": Update(
         FLAT, 9, lambda ws: ws.AMSGrad(RATE), ("Adam", {"lr": RATE, "amsgrad": True}), True
-    ),  # optax's uses the largest corrected moment, which gives other values
+    ),  # optax's Adamax uses the largest corrected moment, which gives other values
     "adagrad": Update(FLAT, 5, lambda ws: ws.Adagrad(RATE), ("Adagrad", {"lr": RATE}), True),
     "nadam": Update(FLAT, 7, lambda ws: ws.NAdam(RATE), ("NAdam", {"lr": RATE})),
     "radam": Update(FLAT, 7, lambda ws: ws.RAdam(RATE), ("RAdam", {"lr": RATE})),
@@ -84,6 +84,6 @@ def weights(update: Update) -> list[np.ndarray]:
 
 
 def gradients(update: Update) -> list[np.ndarray]:
-    """The constant gradient of every step, with which no moment decays to denormals."""
+    """The constant gradient of every step, chosen so that no moment decays to denormals."""
     rng = np.random.default_rng(1)
     return [rng.standard_normal(shape, dtype=np.float32) for shape in update.shapes]

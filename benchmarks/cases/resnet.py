@@ -112,8 +112,8 @@ def torch_module(start: Arrays) -> torch.nn.Module:
     with torch.no_grad():
         for path, parameter in network.named_parameters():
             module, _, kind = path.rpartition(".")
-            own = {"dense.weight": "dense", "dense.bias": "bias"}.get(path)
-            name = own or (module if module.startswith("conv") else names[kind] + module.removeprefix("norm"))
+            renamed = {"dense.weight": "dense", "dense.bias": "bias"}.get(path)
+            name = renamed or (module if module.startswith("conv") else names[kind] + module.removeprefix("norm"))
             value = torch.from_numpy(start[name])
             parameter.copy_(value.T if value.ndim == 2 else value)
     return network

@@ -27,26 +27,28 @@ def torchvision() -> Any:
     """Imports torchvision; its own ops do not load with a CPU-only torch, and are not used."""
     import torch
 
-    kept = torch.library.register_fake
-    torch.library.register_fake = lambda op, *a, **k: (lambda f: f) if "torchvision::" in str(op) else kept(op, *a, **k)
+    register_fake = torch.library.register_fake
+    torch.library.register_fake = lambda op, *a, **k: (
+        (lambda f: f) if "torchvision::" in str(op) else register_fake(op, *a, **k)
+    )
     try:
         import torchvision
     finally:
-        torch.library.register_fake = kept
+        torch.library.register_fake = register_fake
     return torchvision
 
 
 def torchvision_net(name: str, **more: Any) -> torch.nn.Module:
-    made: torch.nn.Module = getattr(torchvision().models, name)(num_classes=10, **more)
-    return made
+    network: torch.nn.Module = getattr(torchvision().models, name)(num_classes=10, **more)
+    return network
 
 
 def timm_net(name: str, **more: Any) -> torch.nn.Module:
     torchvision()  # imported by timm
     import timm
 
-    made: torch.nn.Module = timm.create_model(name, num_classes=10, **more)
-    return made
+    network: torch.nn.Module = timm.create_model(name, num_classes=10, **more)
+    return network
 
 
 def transformers_net(kind: str, **more: Any) -> torch.nn.Module:
@@ -67,8 +69,8 @@ def transformers_net(kind: str, **more: Any) -> torch.nn.Module:
             self.body = body
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = self.body(x, use_cache=False).logits if kind != "bert" else self.body(x).logits
-            return found
+            output: torch.Tensor = self.body(x, use_cache=False).logits if kind != "bert" else self.body(x).logits
+            return output
 
     return Logits()
 
@@ -140,7 +142,7 @@ def lstm() -> torch.nn.Module:
 _SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 _STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _IMAGES, _TEXT = (3, 64, 64), (TOKENS,)
-# name -> (module, the shape of a row of its input)
+# name -> (module, shape of one input row)
 NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "resnet18": (partial(torchvision_net, "resnet18"), _IMAGES),
     "mobilenet_v2": (partial(torchvision_net, "mobilenet_v2", dropout=0.0), _IMAGES),
@@ -164,8 +166,8 @@ def module_of(name: str) -> torch.nn.Module:
     import torch
 
     torch.manual_seed(0)
-    made: torch.nn.Module = NETWORKS[name][0]().train()
-    return made
+    network: torch.nn.Module = NETWORKS[name][0]().train()
+    return network
 
 
 def inputs_of(name: str, rows: int) -> np.ndarray:
@@ -176,7 +178,7 @@ def inputs_of(name: str, rows: int) -> np.ndarray:
 
 
 def batches(name: str, cell: Cell) -> list[Arrays]:
-    """One batch, and a target with the shape of the network's output."""
+    """A random batch, and a target with the shape of the network's output."""
     import torch
 
     x = inputs_of(name, cell.batch)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 OURS = "wholestep"
-OURS_RANKS = "wholestep_ranks"  # ourselves as several processes
-OURS_FLOAT32 = "wholestep_float32"  # ours in float32, if a half precision is measured
+OURS_RANKS = "wholestep_ranks"  # Wholestep as several processes
+OURS_FLOAT32 = "wholestep_float32"  # Wholestep in float32, if a half precision is measured
 
 # contender -> the module under benchmarks.frameworks that has `start(contender, case, cell, threads) -> Trainer`
 MODULES: dict[str, str] = {
@@ -19,7 +19,7 @@ MODULES: dict[str, str] = {
     "jax": "with_jax",
     "sklearn": "with_sklearn",
 }
-RANKS = (OURS_RANKS, "torch_ddp", "torch_ddp_compile")  # those that run as several processes
+RANKS = (OURS_RANKS, "torch_ddp", "torch_ddp_compile")  # contenders that run as several processes
 PEERS: tuple[str, ...] = tuple(name for name in MODULES if name not in (OURS, OURS_FLOAT32, *RANKS))
 HALF_PEERS = tuple(name for name in PEERS if MODULES[name] == "with_torch")  # with autocast
 

@@ -1,4 +1,4 @@
-"""A step that ends with its gradients; the cost of an update is the difference from it."""
+"""An optimizer that only stores the gradients; the cost of an update is the time relative to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KeepGradients(ws.Optimizer):
 
     def descend(self, graph: ws.Graph, params: Sequence[ws.Tensor], grads: Sequence[ws.Tensor]) -> list[ws.Tensor]:
         for w, d in zip(params, grads, strict=True):
-            kept = self.state(graph, w, "gradient")
-            graph.update(kept, d)
-            graph.keep(kept[(0,) * len(w.shape)], f"{w.name}.shown")
+            stored = self.state(graph, w, "gradient")
+            graph.update(stored, d)
+            graph.keep(stored[(0,) * len(w.shape)], f"{w.name}.shown")
         return list(params)

@@ -19,7 +19,7 @@ Held = tuple[Params, Any, jax.Array]  # parameters, the optimizer's state, the s
 
 
 def taken(data: Params, rows: jax.Array) -> Params:
-    """Gathers rows; without `promise_in_bounds` XLA would mask indices out of range."""
+    """Gather rows; without `promise_in_bounds` XLA would mask indices out of range."""
     return {name: a.at[rows].get(mode="promise_in_bounds") for name, a in data.items()}
 
 
@@ -31,7 +31,9 @@ def stepped(held: Held, batch: Params) -> Held:
 
 
 class JaxLoop(ABC):
-    """Data and parameters on the device; NumPy permutes the rows of an epoch, faster than XLA."""
+    """The base class of JAX loops: data and parameters on the device; NumPy permutes the rows of an epoch, faster than
+    XLA.
+    """
 
     def __init__(self, cell: EpochCell, arrays: Arrays) -> None:
         self.batch, self.rng = cell.batch, np.random.default_rng(0)
@@ -54,7 +56,7 @@ class JaxLoop(ABC):
 
 
 class StepByStep(JaxLoop):
-    """A jitted step per batch: its rows gathered inside the step, or sliced from the permuted data."""
+    """A loop with a jitted step per batch: its rows are gathered inside the step, or sliced from the permuted data."""
 
     def __init__(self, cell: EpochCell, arrays: Arrays, permute: bool) -> None:
         super().__init__(cell, arrays)
@@ -82,7 +84,7 @@ class StepByStep(JaxLoop):
 
 
 class Scanned(JaxLoop):
-    """The epoch as one program: a scan over full batches, then the rest."""
+    """An epoch as one program: a scan over full batches, then the rest."""
 
     def __init__(self, cell: EpochCell, arrays: Arrays) -> None:
         super().__init__(cell, arrays)

@@ -17,7 +17,9 @@ Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
 class TorchLoop(ABC):
-    """Zero the gradients, forward, backward, fused update; losses are summed as tensors and read once per epoch."""
+    """The usual loop: zero the gradients, forward, backward, fused update; losses are summed as tensors and read once
+    per epoch.
+    """
 
     def __init__(self, cell: EpochCell, arrays: Arrays, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -28,7 +30,7 @@ class TorchLoop(ABC):
 
     @abstractmethod
     def batches(self, shuffled: bool) -> Batches:
-        """Inputs and labels of every batch of an epoch."""
+        """The inputs and labels of every batch of an epoch."""
 
     def epochs(self, count: int, shuffled: bool = True) -> float:
         for _ in range(count):
@@ -43,12 +45,12 @@ class TorchLoop(ABC):
 
 
 class InMemory(TorchLoop):
-    """Rows of each batch gathered by index, or the whole data permuted once and then cut into slices."""
+    """A loop that gathers the rows of each batch by index, or permutes the whole data once and slices it."""
 
     def __init__(self, cell: EpochCell, arrays: Arrays, threads: int, permute: bool) -> None:
         super().__init__(cell, arrays, threads)
         self.permute = permute
-        self.room = torch.empty_like(self.x) if permute else self.x  # reused: new pages would double its cost
+        self.room = torch.empty_like(self.x) if permute else self.x  # reused, since new pages would double the cost
 
     def batches(self, shuffled: bool) -> Batches:
         if not shuffled:
@@ -61,7 +63,7 @@ class InMemory(TorchLoop):
 
 
 class Loaded(TorchLoop):
-    """A DataLoader over a TensorDataset, which fetches single rows; its worker processes, if any, are persistent."""
+    """A loop over a DataLoader of a TensorDataset, which fetches single rows; worker processes are persistent."""
 
     def __init__(self, cell: EpochCell, arrays: Arrays, threads: int, workers: int) -> None:
         super().__init__(cell, arrays, threads)

@@ -1,4 +1,4 @@
-"""Ours: the loop of `ws.fit`, with its progress (a bar if standard error is a terminal) or without."""
+"""Wholestep: the loop of `ws.fit`, with a progress bar (if standard error is a terminal) or without."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ def peak_above_start(work: Callable[[], object]) -> int:
 
     The profiler does not see releases of earlier allocations, so `work` must not depend on them.
     """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
-    assert found.profiler is not None
-    events = list(every_event(found.profiler.kineto_results.experimental_event_tree()))
+    assert profiler.profiler is not None
+    events = list(every_event(profiler.profiler.kineto_results.experimental_event_tree()))
     allocations = [e for e in events if e.tag == _EventType.Allocation]
     now = peak = 0
     for event in sorted(allocations, key=lambda e: e.start_time_ns):
@@ -33,14 +33,14 @@ def peak_above_start(work: Callable[[], object]) -> int:
 
 
 def every_event(tree: Iterable[_ProfilerEvent]) -> Iterable[_ProfilerEvent]:
-    """All events; they are nested like calls."""
+    """All events of a tree, whose events are nested like calls."""
     for event in tree:
         yield event
         yield from every_event(event.children)
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of their storages, each counted once."""
+    """The bytes of the tensors' storages, each counted once."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
 
@@ -55,6 +55,6 @@ def step_bytes(step: Callable[[int], object], optimizer: torch.optim.Optimizer) 
 
 
 def lasting_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Parameters and the optimizer's state."""
+    """The tensors that persist between steps: parameters and the optimizer's state."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return parameters + [v for held in optimizer.state.values() for v in held.values() if isinstance(v, torch.Tensor)]

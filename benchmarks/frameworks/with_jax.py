@@ -28,7 +28,7 @@ def adam_init(params: Params) -> Any:
 
 
 def adam_update(params: Params, state: Any, grads: Params) -> tuple[Params, Any]:
-    """Kingma and Ba 2015, bias-corrected, eps outside the root."""
+    """Adam (Kingma and Ba 2015), bias-corrected, eps outside the root."""
     m, v, t = state
     t = t + 1
     m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, grads)
@@ -41,7 +41,7 @@ def adam_update(params: Params, state: Any, grads: Params) -> tuple[Params, Any]
 
 
 def adamw_update(params: Params, state: Any, grads: Params) -> tuple[Params, Any]:
-    """Loshchilov and Hutter 2019: the decay acts on the weights, times the learning rate."""
+    """AdamW (Loshchilov and Hutter 2019): the decay acts on the weights, multiplied by the learning rate."""
     decayed = jax.tree.map(lambda w: w * (1.0 - LEARNING_RATES["adamw"] * WEIGHT_DECAY), params)
     return adam_update(decayed, state, grads)
 
@@ -50,7 +50,7 @@ OPTIMIZERS = {"sgd": (sgd_init, sgd_update), "adam": (adam_init, adam_update), "
 
 
 class JaxTrainer:
-    """Dispatch is asynchronous; only `loss` waits."""
+    """Trains with asynchronous dispatch; only `loss` waits."""
 
     def __init__(self, case: Case, cell: Cell) -> None:
         init, update = OPTIMIZERS[cell.optimizer]

@@ -8,7 +8,7 @@ from benchmarks.case import Case, Cell
 
 
 class SklearnTrainer:
-    """NumPy and BLAS underneath; BLAS takes its threads from the environment that the harness sets."""
+    """Trains with `partial_fit`; BLAS takes its threads from the environment that the harness sets."""
 
     def __init__(self, case: Case, cell: Cell) -> None:
         self.batches = [(batch["x"], batch["labels"]) for batch in case.batches(cell)]

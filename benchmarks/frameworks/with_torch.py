@@ -32,12 +32,12 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 class TorchTrainer:
-    """Zero the gradients, forward, backward, fused update."""
+    """Trains with zeroed gradients, forward, backward and fused update."""
 
     def __init__(self, case: Case, cell: Cell, compiled: bool, channels_last: bool = False) -> None:
         module = case.models["torch"](case.weights())
         self.updates = cell.optimizer != "none"
-        chosen = cell.optimizer if self.updates else "sgd"  # an optimizer that never steps
+        chosen = cell.optimizer if self.updates else "sgd"  # with updates=False this optimizer never steps
         self.optimizer = OPTIMIZERS[chosen](module.parameters(), lr=LEARNING_RATES[chosen], fused=True)
         self.forward = torch.compile(module) if compiled else module
         self.half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(cell.precision)
@@ -59,7 +59,7 @@ class TorchTrainer:
         return float(self.last.item())
 
     def tensor_bytes(self) -> int:
-        """Measured by the profiler in two more steps."""
+        """The bytes of tensors, measured by the profiler in two more steps."""
         return step_bytes(self.step, self.optimizer)
 
 

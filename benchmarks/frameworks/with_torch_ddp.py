@@ -16,14 +16,16 @@ from benchmarks.frameworks.with_torch import OPTIMIZERS, as_tensor
 
 
 def rows_of(batch: Arrays, rank: int, size: int) -> Arrays:
-    """A rank's rows of a batch that the number of ranks divides, so that the mean of the ranks' means is the mean."""
+    """A rank's rows of a batch, whose size the number of ranks must divide, so that the mean over ranks is the mean
+    over rows.
+    """
     rows = len(next(iter(batch.values())))
     assert rows % size == 0, f"{rows} rows do not divide among {size} ranks"
     return {name: array[rank * rows // size : (rank + 1) * rows // size] for name, array in batch.items()}
 
 
 class DDPTrainer:
-    """Zero the gradients, forward, backward with its all-reduces, fused update."""
+    """Trains with zeroed gradients, forward, backward with all-reduces, and fused update."""
 
     def __init__(self, case: Case, cell: Cell, compiled: bool) -> None:
         rank, size = dist.get_rank(), dist.get_world_size()

@@ -1,4 +1,4 @@
-"""Ours: `session.step` with NumPy batches, as a user calls it.  `models["wholestep"]() -> Graph`."""
+"""Wholestep: `session.step` with NumPy batches, as a user calls it.  `models["wholestep"]() -> Graph`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WholestepTrainer:
 
     @property
     def peak_bytes(self) -> int:
-        """State, arena and workspaces: everything the session maps."""
+        """All bytes that the session maps: state, arena and workspaces."""
         return int(self.session.report().peak_bytes)
 
     def tensor_bytes(self) -> int:

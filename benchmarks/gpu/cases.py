@@ -21,16 +21,16 @@ PIXELS, CLASSES = {"resnet18": 32, "resnet50": 224}, {"resnet18": 10, "resnet50"
 
 @dataclass(frozen=True)
 class GpuCase:
-    """A cell of a network.  Its target is a time, or a ratio to the fastest peer in the same rounds."""
+    """A benchmark cell of a network.  Its target is a time, or a ratio to the fastest peer in the same rounds."""
 
     case: Case
     cell: Cell
     peers: tuple[str, ...]
     target: float
-    line: float  # beyond it the case fails
-    asked: Literal["us", "ratio"] = "ratio"
+    line: float  # the limit beyond which the case fails
+    unit: Literal["us", "ratio"] = "ratio"
     kind: Literal["step", "epochs", "update"] = "step"  # epochs: over rows on the GPU; update: AdamW alone
-    tf32: bool = False  # of our float32 products; peers always use tf32
+    tf32: bool = False  # compute our float32 products in tf32?  Peers always do
     memory: float | None = None  # memory limit of our step, as a fraction; peers have none
 
     @property
@@ -40,7 +40,7 @@ class GpuCase:
 
 
 def images(network: str, cell: Cell) -> list[Arrays]:
-    """One random batch."""
+    """A batch of random images."""
     rng, side = np.random.default_rng(1), PIXELS[network]
     return [
         {
@@ -51,7 +51,7 @@ def images(network: str, cell: Cell) -> list[Arrays]:
 
 
 def our_resnet(network: str) -> ws.nn.Module:
-    """The ResNets of torchvision; `resnet18` with a stem for images of 32 x 32."""
+    """A ResNet of torchvision; `resnet18` with a stem for images of 32 x 32."""
     import wholestep as ws
 
     if network == "resnet50":
@@ -118,11 +118,12 @@ def resnet_case(network: str) -> Case:
 
 GPT2 = gpt.gpt_case("gpt2", gpt.Size(layers=12, width=768, heads=12, vocabulary=50304, time=1024), ())
 
-PARAMETERS, UPDATE_BYTES = 124_475_904, 28  # GPT-2's; gradient read, weight and two moments read and written
+# of GPT-2: per parameter, the gradient is read, and weight and two moments are read and written
+PARAMETERS, UPDATE_BYTES = 124_475_904, 28
 
 
 def terabytes(per_second: float) -> float:
-    """Microseconds of an update at this bandwidth."""
+    """The microseconds of an update at this bandwidth."""
     return PARAMETERS * UPDATE_BYTES / per_second / 1e6
 
 
@@ -137,15 +138,15 @@ CASES: dict[str, GpuCase] = {
         GpuCase(GPT2, half("b16", 16), COMPILED, target=1.05, line=1.05, memory=0.7),
         GpuCase(GPT2, half("b4", 4), COMPILED, target=1.2, line=1.1),
         GpuCase(GPT2, half("b1", 1), COMPILED, target=1.25, line=1.1),
-        GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), (*GRAPHS, "jax"), target=12, line=25, asked="us"),
-        GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), (*GRAPHS, "jax"), target=15, line=30, asked="us"),
-        GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), ("jax_scan",), 8, 15, asked="us", kind="epochs"),
-        GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), ("jax_scan",), 11, 18, asked="us", kind="epochs"),
-        GpuCase(lenet.CASE, lenet.CASE.cell("b64_adam"), (*GRAPHS, "jax"), target=45, line=90, asked="us"),
-        GpuCase(gpt.CASE, gpt.CASE.cell("b16_adamw"), (*GRAPHS, "jax"), target=350, line=600, asked="us"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), (*GRAPHS, "jax"), target=12, line=25, unit="us"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), (*GRAPHS, "jax"), target=15, line=30, unit="us"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), ("jax_scan",), 8, 15, unit="us", kind="epochs"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), ("jax_scan",), 11, 18, unit="us", kind="epochs"),
+        GpuCase(lenet.CASE, lenet.CASE.cell("b64_adam"), (*GRAPHS, "jax"), target=45, line=90, unit="us"),
+        GpuCase(gpt.CASE, gpt.CASE.cell("b16_adamw"), (*GRAPHS, "jax"), target=350, line=600, unit="us"),
         GpuCase(resnet_case("resnet18"), half("b256", 256), GRAPHS, target=1.05, line=0.9),
         GpuCase(resnet_case("resnet50"), half("b64", 64), GRAPHS, target=1.0, line=0.85),
-        GpuCase(GPT2, half("adamw", 1), ("torch_graph",), terabytes(3.9), terabytes(3.4), asked="us", kind="update"),
+        GpuCase(GPT2, half("adamw", 1), ("torch_graph",), terabytes(3.9), terabytes(3.4), unit="us", kind="update"),
         GpuCase(lstm.CASE, lstm.CASE.cell("b32_adamw"), (*GRAPHS, "jax"), target=1.2, line=0.8, tf32=True),
     )
 }

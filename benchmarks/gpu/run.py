@@ -21,7 +21,7 @@ from benchmarks.gpu.cases import CASES, SLOW_PEERS, GpuCase
 from benchmarks.harness import log_line, rotated
 
 ROUND_SECONDS = 0.25
-SAME_LOSS_WITHIN = {"float32": 5e-3, "bfloat16": 5e-2}  # peers' products are tf32; for losses of about 2 and 11
+SAME_LOSS_WITHIN = {"float32": 5e-3, "bfloat16": 5e-2}  # relative: peers' products are tf32; losses are about 2 and 11
 PLATFORM = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 # The measurements of `session.step` and `session.run`, by kind of case, with their numbers of steps.
 OF_CALLS = {
@@ -38,7 +38,7 @@ def run(names: Sequence[str], rounds: int, slow: bool = False, peers: Sequence[s
     for name in names:
         try:
             results["cells"][name] = one_case(CASES[name], rounds, slow, peers)
-            log_line(json.dumps({name: results["cells"][name]}))  # now, in case the run is interrupted
+            log_line(json.dumps({name: results["cells"][name]}))  # printed now, in case the run is interrupted
         except BenchmarkError as error:
             log_line(f"{name}: {error}")
             results["cells"][name] = {"error": str(error)}
@@ -62,11 +62,11 @@ def one_case(found: GpuCase, rounds: int, slow: bool, only: Sequence[str] | None
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = []
         for name in (OURS, *peers):
-            made = Contender(name, found.name, 2, Path(cache), worker="benchmarks.gpu.worker", variables=PLATFORM)
-            stack.callback(made.close)
-            contenders.append(made)
+            contender = Contender(name, found.name, 2, Path(cache), worker="benchmarks.gpu.worker", variables=PLATFORM)
+            stack.callback(contender.close)
+            contenders.append(contender)
         started = {OURS: contenders[0].ask("start")}
-        with ThreadPoolExecutor() as peers_start:  # the peers' first steps may take minutes: concurrently
+        with ThreadPoolExecutor() as peers_start:  # the peers' first steps may take minutes: run them concurrently
             answers = peers_start.map(lambda c: c.ask("start"), contenders[1:])
             started |= dict(zip((c.name for c in contenders[1:]), answers, strict=True))
         check_same_work(found, {name: answer["losses"] for name, answer in started.items()})
@@ -106,16 +106,16 @@ def check_same_work(found: GpuCase, losses: dict[str, list[float]]) -> None:
 
 
 def summary(found: GpuCase, times: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians; a ratio is the median over rounds of (peer's time / our time in the same round)."""
+    """The medians of a case; a ratio is the median over rounds of (peer's time / our time in the same round)."""
     ours = times[OURS]
     ratios = {n: round(median(t / o for t, o in zip(v, ours, strict=True)), 3) for n, v in times.items() if n != OURS}
     best = min(ratios.values()) if ratios else None
-    reached = median(ours) if found.asked == "us" else best
+    reached = median(ours) if found.unit == "us" else best
     return {
         "us": {name: round(median(values), 2) for name, values in times.items()},
         "ratios": ratios,
         "best_ratio": best,
-        "asked": found.asked,
+        "unit": found.unit,
         "target": found.target,
         "line": found.line,
         "verdict": verdict(found, reached),
@@ -123,29 +123,29 @@ def summary(found: GpuCase, times: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def verdict(found: GpuCase, reached: float | None) -> str:
-    """`target` (reached), `done` (between target and limit) or `not done`."""
+    """The verdict `target` (reached), `done` (between target and limit) or `not done`."""
     if reached is None:
         return "not compared"
-    sign = -1 if found.asked == "us" else 1
+    sign = -1 if found.unit == "us" else 1
     if sign * reached >= sign * found.target:
         return "target"
     return "done" if sign * reached >= sign * found.line else "not done"
 
 
 def show(result: dict[str, Any]) -> None:
-    """One row per case."""
+    """A table with one row per case."""
     table = Table(title=f"microseconds a step on {result['device']['name']} (times ours)")
-    for heading in ("", "ours", "peers", "asked", "", "a call, its host", "GiB", "first step"):
+    for heading in ("", "ours", "peers", "target", "", "a call, its host", "GiB", "first step"):
         table.add_column(heading)
     for name, cell in result["cells"].items():
         if "error" in cell:
             table.add_row(name, "failed", cell["error"].splitlines()[-1][:60])
             continue
         peers = "\n".join(f"{n} {us:.1f} ({cell['ratios'][n]:.2f}x)" for n, us in cell["us"].items() if n != OURS)
-        unit = " us" if cell["asked"] == "us" else "x"
-        asked = f"{cell['target']:g} ({cell['line']:g}){unit}"
+        unit = " us" if cell["unit"] == "us" else "x"
+        target = f"{cell['target']:g} ({cell['line']:g}){unit}"
         calls = "\n".join(f"{kind} {us:.1f}" for kind, us in cell["ours_call_us"].items())
         held = "\n".join(f"{bytes / 2**30:.2f}" for bytes in cell["device_bytes"].values())
         first = "\n".join(f"{seconds:.1f} s" for seconds in cell["first_step_s"].values())
-        table.add_row(name, f"{cell['us'][OURS]:.1f}", peers, asked, cell["verdict"], calls, held, first)
+        table.add_row(name, f"{cell['us'][OURS]:.1f}", peers, target, cell["verdict"], calls, held, first)
     Console(width=150).print(table)

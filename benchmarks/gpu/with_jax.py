@@ -33,11 +33,11 @@ class Stepper:
         self.params, self.state, self.last = self.jitted(self.params, self.state, self.batch)
 
     def losses(self, count: int) -> list[float]:
-        found = []
+        values = []
         for _ in range(count):
             self.step()
-            found.append(float(self.last))
-        return found
+            values.append(float(self.last))
+        return values
 
     def measure(self, steps: int) -> float:
         began = time.perf_counter()
@@ -52,7 +52,7 @@ class Stepper:
 
 
 class Scanner(Stepper):
-    """Epochs; the unit is one step of an epoch."""
+    """Measures epochs; the unit is one step of an epoch."""
 
     def __init__(self, found: GpuCase, contender: str) -> None:
         super().__init__(found, contender)

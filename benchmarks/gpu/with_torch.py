@@ -38,7 +38,7 @@ class Stepper:
         self.graph = self._captured() if captured else None
 
     def _captured(self) -> torch.cuda.CUDAGraph:
-        """Captures a whole step in one graph; the weights are restored after the warm-up steps."""
+        """Capture a whole step in one graph; the weights are restored after the warm-up steps."""
         start = [p.detach().clone() for p in self.module.parameters()]
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
@@ -73,11 +73,11 @@ class Stepper:
             self._step()
 
     def losses(self, count: int) -> list[float]:
-        found = []
+        values = []
         for _ in range(count):
             self.step()
-            found.append(float(self.last.item()))
-        return found
+            values.append(float(self.last.item()))
+        return values
 
     def measure(self, steps: int) -> float:
         torch.cuda.synchronize()
@@ -92,7 +92,7 @@ class Stepper:
 
 
 class Update(Stepper):
-    """AdamW alone, on given weights and gradients."""
+    """Measures AdamW alone, on given weights and gradients."""
 
     def _step(self) -> None:
         for parameter in self.module.parameters():

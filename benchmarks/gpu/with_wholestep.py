@@ -1,4 +1,4 @@
-"""Ours on a GPU."""
+"""Wholestep on a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.cases.epoch import ROWS, data
 from benchmarks.frameworks.with_wholestep import optimizer_of
 from benchmarks.gpu.cases import GpuCase
 
-ROUND = 8  # steps of a host round, if as many may be in flight
+ROUND = 8  # steps of a host round, if that many may be in flight
 PAUSE = 1e-3  # seconds between two polls of a sleeping host
 
 
@@ -82,8 +82,8 @@ class Stepper:
         """Seconds to copy the inputs of the last step to pinned memory, which every step does."""
         self.session.wait()
         program = self.program
-        turns, given = cycle(program._exchange._turns), (program._inputs, program._own_sizes, program.host_copies)
-        return median(timed(lambda: next(turns).fill(*given)) for _ in range(steps)) * steps
+        turns, arguments = cycle(program._exchange._turns), (program._inputs, program._own_sizes, program.host_copies)
+        return median(timed(lambda: next(turns).fill(*arguments)) for _ in range(steps)) * steps
 
     def _step(self) -> None:
         self.result = self.session.step(**self.batch)
@@ -100,15 +100,17 @@ class Sleeper:
             time.sleep(PAUSE)
 
 
-class Looper(Stepper):
-    """Epochs over rows on the GPU; the unit is one step of an epoch."""
+class EpochStepper(Stepper):
+    """Measures epochs over rows on the GPU; the unit is one step of an epoch."""
 
     def __init__(self, found: GpuCase, contender: str) -> None:
         super().__init__(found, contender)
         self.rows, self.steps = data(), -(-ROWS // found.cell.batch)
 
     def measure(self, steps: int) -> float:
-        """Seconds without the copy of the data to the GPU, once per run: the peers' data is already there."""
+        """The seconds of epochs without the copy of the data to the GPU, once per run: the peers' data is already
+        there.
+        """
         epochs = max(1, round(steps / self.steps))
         return (self._run(1 + epochs) - self._run(1)) / (epochs * self.steps) * steps
 
@@ -127,7 +129,7 @@ class Looper(Stepper):
 
 
 class Update(Stepper):
-    """AdamW alone, on given weights and gradients."""
+    """Measures AdamW alone, on given weights and gradients."""
 
     def build(self, found: GpuCase) -> ws.Session:
         optimizer, start = optimizer_of(found.cell), found.case.weights()
@@ -156,4 +158,4 @@ def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_cou
 
 
 def start(found: GpuCase, contender: str) -> Stepper:
-    return {"step": Stepper, "epochs": Looper, "update": Update}[found.kind](found, contender)
+    return {"step": Stepper, "epochs": EpochStepper, "update": Update}[found.kind](found, contender)

@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("case", choices=CASES)
     parser.add_argument("contender")
-    parser.add_argument("--threads", type=int)  # of the contender's process; the GPU's own is not included
+    parser.add_argument("--threads", type=int)  # threads of the contender's process, without the GPU's own
     arguments = parser.parse_args()
     serve(lambda: Worker(arguments.case, arguments.contender))
 

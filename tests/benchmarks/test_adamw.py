@@ -11,7 +11,7 @@ from benchmarks.cases import CASES, INSIDE
 from benchmarks.frameworks.kept_gradients import KeepGradients
 from benchmarks.harness import Measurements, summary
 from benchmarks.tables import show_adamw
-from benchmarks.updaters import FORMS
+from benchmarks.update_worker import FORMS
 
 
 def test_an_update_costs_the_median_difference_within_rounds() -> None:
@@ -26,7 +26,7 @@ def test_an_update_costs_the_median_difference_within_rounds() -> None:
         "step_us": {"wholestep": 120.0, "torch_eager": 250.0},
         "update_us": {"wholestep": 10.0, "torch_eager": 30.0},
         "ratio": 3.0,
-        "asked": 1.3,
+        "target": 1.3,
     }
 
 
@@ -55,7 +55,7 @@ def test_a_step_without_an_update_keeps_its_gradients_and_its_parameters() -> No
 
 def test_the_table_has_what_was_asked_beside_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
     alone = Measurements("adamw", {"wholestep": {"adamw": [1.0]}}, {"wholestep": 0.5})
-    row = {"step_us": {}, "update_us": {"wholestep": 10.0, "torch_eager": 30.0}, "ratio": 3.0, "asked": 1.3}
+    row = {"step_us": {}, "update_us": {"wholestep": 10.0, "torch_eager": 30.0}, "ratio": 3.0, "target": 1.3}
     show_adamw({**summary(alone), "inside": {"adamw_in_gpt": row, "adamw_in_bigmlp": {**row, "ratio": None}}})
     lines = capsys.readouterr().out.splitlines()
     assert next("3.00x" in line and "1.3x" in line for line in lines if "adamw_in_gpt" in line)

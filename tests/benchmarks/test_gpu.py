@@ -62,7 +62,7 @@ def test_every_peer_has_a_form_of_the_network(found: GpuCase) -> None:
     assert {peer.partition("_")[0] for peer in found.peers} <= set(found.case.models)
 
 
-class Small(with_wholestep.Looper):
+class Small(with_wholestep.EpochStepper):
     """All that is measured of ours, of a network that is soon emulated."""
 
     def build(self, found: GpuCase) -> ws.Session:
@@ -126,7 +126,7 @@ def test_what_is_said_about_our_own_calls(monkeypatch: pytest.MonkeyPatch, capsy
     ]
     assert all(us == pytest.approx(10.0) for each in said for us in each.values())
     kinds = [a["kind"] for a in asked if "kind" in a]
-    assert all(hasattr(with_wholestep.Looper, f"measure_{kind}") for kind in kinds)
+    assert all(hasattr(with_wholestep.EpochStepper, f"measure_{kind}") for kind in kinds)
     run.show(results)
     printed = capsys.readouterr().out
     assert "host_after_wait 10.0" in printed

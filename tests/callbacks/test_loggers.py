@@ -181,7 +181,7 @@ def test_matrices_and_numbers_of_each_class_are_in_the_history_and_in_every_log(
 
 def test_what_is_no_single_number_is_neither_watched_nor_drawn(tmp_path: Path) -> None:
     history = ws.History([ws.EpochStats(0, 0.5, 4, {"loss": 0.5, "f1": [0.25, 0.75]})])
-    with pytest.raises(ws.errors.UsageError, match=r"'f1' is an array in every epoch and no curve"):
+    with pytest.raises(ws.errors.UsageError, match=r"'f1' is an array in every epoch and not a curve"):
         history.plot(names=["f1"])
     with pytest.raises(
         ws.errors.UsageError, match=r"EarlyStopping monitors 'f1', which is not one number but 2 of them"

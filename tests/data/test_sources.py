@@ -54,7 +54,7 @@ def test_mapped_arrays(tmp_path: Path) -> None:
     assert batch is not None
     np.testing.assert_array_equal(batch.inputs, [[0, 1], [2, 3]])
     (tmp_path / "bad.npy").write_bytes(b"no")
-    with pytest.raises(ws.errors.InputError, match=r"is not a whole \.npy file"):
+    with pytest.raises(ws.errors.InputError, match=r"is not a complete \.npy file"):
         ws.data.open_npy(tmp_path / "bad.npy")
 
 

@@ -109,7 +109,7 @@ def test_bytes_sent_and_held_are_those_of_the_plan(run: Callable[[Grid], Path], 
     assert [list(pair) for pair in plan.collectives] == told[0]["exchanged"]
     assert {"reduce_scatter", "all_gather"} < {e.collective for e in plan.exchanges}
     for each in plan.exchanges:
-        along = plan.grid.along(each.axis)
+        along = plan.grid.axis_size(each.axis)
         little = each.collective == "all_reduce" and each.bytes <= LITTLE  # everybody is sent all of it, at once
         wire += plan.workers * ((along - 1) * each.bytes if little else each.bytes_sent(along))
     assert sum(each["sent"] for each in told) == wire

@@ -96,8 +96,8 @@ def test_a_rank_knows_its_place(grid: tuple[int, int]) -> None:
     for rank in range(found.size):
         for axis in AXES:
             beside = members(grid, rank, axis)
-            assert list(found.beside(axis, rank)) == beside
-            assert (found.place(axis, rank), found.along(axis)) == (beside.index(rank), len(beside))
+            assert list(found.group(axis, rank)) == beside
+            assert (found.coordinate(axis, rank), found.axis_size(axis)) == (beside.index(rank), len(beside))
 
 
 def test_ranks_along_the_model_axis_have_the_same_rows() -> None:
@@ -128,7 +128,7 @@ def collectives_of_threads(grid: tuple[int, int], axes: Sequence[str]) -> IRGrap
     given, made = leaf("x", 2 * grid[0] * grid[1], 3), dict[str, Node]()
     x = own = own_numbers(given)
     for axis in axes:
-        ranks = Mesh(*grid).along(axis)
+        ranks = Mesh(*grid).axis_size(axis)
         x = b.make("all_reduce", (b.mul(x, own),), at.GroupAttrs(axis=axis))
         part = b.make("reduce_scatter", (b.add(x, own),), at.GroupAttrs(ranks, axis))
         made |= {

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from tests.distributed.support.training import CASES, OF_NUMBERS
+from tests.distributed.support.training import CASES
+from tests.metrics.groups import OF_NUMBERS
 from wholestep.errors import GraphError
 from wholestep.metrics.row_buffers import KeptRows
 from wholestep.metrics.table import METRICS

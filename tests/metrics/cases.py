@@ -164,6 +164,9 @@ def of_repeated(p: Array, t: Array, w: Array | None) -> float:
     return float(np.mean([stats.spearmanr(a, b).statistic for a, b in zip(p.T, t.T, strict=True)]))
 
 
+NUMBERS = (numbers, far_numbers, weighted_columns, repeated)  # data of metrics that compare numbers
+
+
 def images(rng: np.random.Generator) -> Data:
     """Scores with the classes on axis 1."""
     return rng.normal(size=(ROWS, CLASSES, 2, 3)), rng.integers(0, CLASSES, (ROWS, 2, 3)).astype(np.int32), None

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from tests.metrics.cases import CASES, IN_STEP, ROWS, case_data, expected
+from tests.metrics.cases import CASES, IN_STEP, NUMBERS, ROWS, case_data, expected
+from tests.metrics.groups import LOWER_IS_BETTER, OF_NUMBERS
 from tests.support.compilers import judged_by_an_oracle
 from wholestep import metrics as M
 from wholestep.metrics.row_buffers import KeptRows
@@ -29,18 +30,29 @@ def test_every_metric_is_in_the_table() -> None:
     exported = {name: getattr(M, name) for name in M.__all__}
     ours = {name for name, cls in exported.items() if isinstance(cls, type) and issubclass(cls, M.Metric)}
     made_by_users = {"Metric", "Function", "OverEpoch"}
-    assert ours - made_by_users == {cls.__name__ for cls in M.METRICS.values()}
+    assert ours - made_by_users == {cls.__name__ for cls in M.METRICS.values()}, (
+        "a metric is exported by wholestep/metrics/__init__.pyi and in METRICS of wholestep/metrics/table.py"
+    )
 
 
 def test_every_metric_of_the_table_has_a_case() -> None:
-    assert {case.make().kind for case in CASES.values()} == set(M.METRICS) - {"loss"}
+    kinds = {case.make().kind for case in CASES.values()}
+    assert kinds == set(M.METRICS) - {"loss"}, "add a case to CASES of tests/metrics/cases.py"
+
+
+def test_every_metric_of_the_table_says_what_it_reads() -> None:
+    kinds = {case.make().kind for case in CASES.values() if case.data in NUMBERS}
+    assert {*OF_NUMBERS} == kinds | {"loss"}, "correct OF_NUMBERS of tests/metrics/groups.py"
 
 
 def test_every_metric_of_the_table_says_what_is_better() -> None:
-    falling = {"log_loss", "perplexity", "ece", "mse", "rmse", "mae", "mape", "loss"}
-    better = {kind: cls.__dict__["higher_is_better"] for kind, cls in M.METRICS.items()}
+    silent = [kind for kind, cls in M.METRICS.items() if "higher_is_better" not in cls.__dict__]
+    assert silent == [], "define higher_is_better in the class, also if a base class does"
+    better = {kind: cls.higher_is_better for kind, cls in M.METRICS.items()}
     none = dict.fromkeys(("confusion_matrix", "roc_curve", "pr_curve"))
-    assert better == {kind: kind not in falling for kind in M.METRICS} | none
+    assert better == {kind: kind not in LOWER_IS_BETTER for kind in M.METRICS} | none, (
+        "higher_is_better of the class, or LOWER_IS_BETTER of tests/metrics/groups.py, is wrong"
+    )
     assert mode_of_name("val_variance") is None  # of which nobody says what is better
     for kind, up in better.items():
         assert mode_of_name(f"val_{kind}") == {True: "max", False: "min", None: None}[up]
@@ -99,9 +111,8 @@ def test_nothing_is_known_before_the_first_update() -> None:
 
 
 def test_the_state_of_a_streaming_metric_stays_small() -> None:  # L03
-    numbers = ("loss", "mse", "mae", "mape", "r2", "rmse", "explained_variance", "pearson")
     kept = [n for n, cls in M.METRICS.items() if issubclass(cls, KeptRows)]
-    streaming = [M.get(n) for n in M.METRICS if n not in (*numbers, *kept)]
+    streaming = [M.get(n) for n in M.METRICS if n not in (*OF_NUMBERS, *kept)]
     rng = np.random.default_rng(0)
     sizes = []
     for _ in range(100):

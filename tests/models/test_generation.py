@@ -118,10 +118,10 @@ def test_a_row_alone_and_nothing_new() -> None:
     ("prompt", "options", "error", "text"),
     [
         (PROMPT, {"max_new_tokens": 20}, ShapeError, "66 tokens and 20 new ones do not fit into a context of 80"),
-        ([0.5], {}, DTypeError, "tokens, which are whole numbers; received float64"),
+        ([0.5], {}, DTypeError, "tokens, which are integers; received float64"),
         (np.zeros((2, 0), int), {}, ShapeError, "at least one; received"),
         ([1], {"temperature": -1.0}, OptionError, "temperature is 0, the likeliest token, or more"),
-        ([1], {"top_k": 0}, OptionError, "top_k is a whole number of at least 1"),
+        ([1], {"top_k": 0}, OptionError, "top_k is an integer of at least 1"),
         ([1], {"top_p": 0.0}, OptionError, "top_p is above 0 and at most 1"),
     ],
 )

@@ -144,7 +144,7 @@ def test_what_other_models_do_not_do_is_named(tmp_path: Path) -> None:
         {
             "positions are scaled by 'yarn'": {**LLAMA, "rope_scaling": {"type": "yarn"}, "rope_parameters": None},
             "attention_bias is True": {**LLAMA, "attention_bias": True},
-            "here it is one rate": {**BERT, "hidden_dropout_prob": 0.0},
+            "here is one rate": {**BERT, "hidden_dropout_prob": 0.0},
             "position_embedding_type is 'relative_key'": {**BERT, "position_embedding_type": "relative_key"},
             "architectures is \\['ViTForMaskedImageModeling'\\]": {
                 **VIT,
@@ -190,7 +190,7 @@ def test_names_with_stars(network: Any) -> None:
     assert len(report.loaded) == len(values)
     with pytest.raises(UsageError, match=r"each \* of the new name is one of the old one, in order; there are 2 for 1"):
         network.load_state_dict(theirs, rename={"layers.*": "h.*.*"})
-    with pytest.raises(OptionError, match=r"'blocks\.\*' of rename is none of the names"):
+    with pytest.raises(OptionError, match=r"'blocks\.\*' of rename is neither a name nor the prefix of one"):
         network.load_state_dict(theirs, rename={"blocks.*": "h.*"})
 
 
@@ -219,7 +219,7 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
         ws.load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "unheard-of"}')
-    with pytest.raises(OptionError, match="is of the model_type 'unheard-of'; known are llama, bert, vit, gpt2"):
+    with pytest.raises(OptionError, match="has model_type 'unheard-of'; supported are llama, bert, vit, gpt2"):
         ws.load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(GPT2))
     with pytest.raises(CheckpointError, match=r"of other safetensors files there are: none"):
@@ -228,7 +228,7 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="activation_function is 'relu', and the model here has 'gelu_new' alone"):
         ws.load_pretrained(odd)
     (odd / "config.json").write_text(json.dumps({**GPT2, "n_layer": -1}))
-    with pytest.raises(CheckpointError, match="'n_layer' is an integer of at least 1; it is -1"):
+    with pytest.raises(CheckpointError, match="'n_layer' is an integer of at least 1; received -1"):
         ws.load_pretrained(odd)
     shards = folder_of(tmp_path / "shards", GPT2, weights, 2)
     (shards / "model-00002-of-00002.safetensors").unlink()
@@ -246,5 +246,5 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     ):
         ws.load_pretrained(shards)
     index.write_text("[]")
-    with pytest.raises(CheckpointError, match="is no index of shards with a weight_map"):
+    with pytest.raises(CheckpointError, match="is not an index of shards with a weight_map"):
         ws.load_pretrained(shards)

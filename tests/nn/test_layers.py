@@ -147,6 +147,13 @@ def test_a_layer_of_two_inputs_equals_torchs(name: str) -> None:
     assert_twins(getattr(ws.nn, name)(), getattr(nn, name)(), (X, X[::-1].copy()), "float64")
 
 
+def test_a_printed_activation_shows_its_arguments() -> None:
+    assert repr(ws.nn.Threshold(0.1, 2.0)) == "Threshold(threshold=0.1, value=2.0)"
+    assert repr(ws.nn.Softmax(1)) == "Softmax(axis=1)"
+    assert repr(ws.nn.ELU(1.5)) == "ELU(1.5)"
+    assert repr(ws.nn.Tanh()) == "Tanh()"
+
+
 def test_extremes_of_softplus_and_elu_stay_finite() -> None:
     x = np.array([[-1e4, -50.0, 0.0, 50.0, 1e4]], np.float32)
     for layer, expected in [(ws.nn.Softplus(), nn.Softplus()), (ws.nn.ELU(), nn.ELU())]:
@@ -156,7 +163,7 @@ def test_extremes_of_softplus_and_elu_stay_finite() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: ws.nn.Linear(0, 3), "Linear: inputs is a whole number of at least 1; received 0"),
+        (lambda: ws.nn.Linear(0, 3), "Linear: inputs is an integer of at least 1; received 0"),
         (lambda: ws.nn.MultiHeadAttention(10, 3), "a width of 10 does not divide into 3 heads"),
         (lambda: ws.nn.MultiHeadAttention(12, 4, kv_heads=3), "4 heads cannot share 3 kv_heads evenly"),
         (lambda: ws.nn.GroupNorm(3, 8), "8 channels do not divide into 3 groups"),
@@ -164,7 +171,7 @@ def test_extremes_of_softplus_and_elu_stay_finite() -> None:
         (lambda: ws.nn.Sequential(ws.relu), "Sequential takes modules; .* ws.nn.Lambda"),
         (lambda: ws.nn.Linear(3, 2)(X), "takes 3 features on the last axis; received"),
         (lambda: ws.nn.Linear(4, 2)(IMAGES), "Flatten it first: ws.nn.Flatten"),
-        (lambda: ws.nn.Embedding(3, 2)(X), "Embedding looks up whole numbers"),
+        (lambda: ws.nn.Embedding(3, 2)(X), "Embedding looks up integers"),
         (lambda: ws.nn.MultiHeadAttention(12, 4)(X), r"takes \(batch, time, 12\); received \(batch, 12\)"),
         (lambda: ws.nn.Residual(ws.nn.Linear(12, 3))(X), "their shapes must agree. Give shortcut="),
         (lambda: ws.swiglu(ws.Graph().input("x", (2, 3))), "swiglu splits the last axis into halves"),

@@ -161,7 +161,7 @@ def test_what_cannot_be_meant_is_refused_and_nothing_changes() -> None:
         (
             {"b.": ""},
             ws.errors.OptionError,
-            r"'b.' of rename is none of the names, nor .*: a.weight, a.bias. Correct it",
+            r"'b.' of rename is neither a name nor the prefix of one: a.weight, a.bias. Correct it",
         ),
         (
             {"a.weight": "bias", "a": ""},

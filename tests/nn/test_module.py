@@ -140,7 +140,7 @@ def test_what_does_not_match_is_reported_and_nothing_changes(tmp_path: Path) -> 
     assert (report.loaded, report.missing, report.unexpected) == ((), ("weight", "bias"), ("gain",))
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"\x08\0\0\0\0\0\0\0{}")
-    with pytest.raises(ws.errors.CheckpointError, match="not a whole safetensors file"):
+    with pytest.raises(ws.errors.CheckpointError, match="not a complete safetensors file"):
         model.load(broken)
     with pytest.raises(ws.errors.CheckpointError, match="there is no file"):
         model.load(tmp_path / "none.safetensors")

@@ -137,7 +137,7 @@ def test_mistakes() -> None:
     other = ws.Graph()
     with pytest.raises(ShapeError, match=r"state is a pair \(h, c\) of tensors of shape \(1, batch, 18\)"):
         ws.nn.LSTM(3, 18)(other.input("b", ("time", "batch", 3)), other.input("h", (1, "batch", 18)))
-    with pytest.raises(OptionError, match="GRU: hidden is a whole number of at least 1; received 0"):
+    with pytest.raises(OptionError, match="GRU: hidden is an integer of at least 1; received 0"):
         ws.nn.GRU(3, 0)
     with pytest.raises(OptionError, match="RNN: nonlinearity is 'tanh' or 'relu'; received 'elu'"):
         ws.nn.RNN(3, 4, nonlinearity="elu")

@@ -71,7 +71,10 @@ def test_in_float32_the_tolerance_is_wider() -> None:
     ("call", "text"),
     [
         (lambda: ws.gradcheck(lambda x: ws.dropout(x, 0.5), X, **HOW), "dropout at .* draws new numbers in every step"),
-        (lambda: ws.gradcheck(lambda i: i.astype("float64"), np.arange(3), **HOW), "there is nothing to move"),
+        (
+            lambda: ws.gradcheck(lambda i: i.astype("float64"), np.arange(3), **HOW),
+            "needs an input of floats or a parameter",
+        ),
         (lambda: ws.gradcheck(lambda x: x > 0, X, **HOW), "gives tensors of floats; it gave"),
         (lambda: ws.gradcheck(3, X), "takes a function of tensors, a module or the name of a loss; received 3"),
         (lambda: ws.gradcheck(ws.tanh, X, dtype="bfloat16"), "dtype is 'float32' or 'float64'"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +15,15 @@ import wholestep as ws
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "CONTRIBUTING.md"
+STABILITY = TESTS.parent / "docs" / "stability.md"
 ROW = re.compile(r"^\| \*\*([^*]+)\*\* \|([^|]+)\|([^|]+)\|([^|]+)\|$", re.MULTILINE)
 ADDITIONS = [
     *("activation", "layer", "loss", "optimizer", "schedule", "metric", "callback", "command", "op with gradient"),
     *("pass", "e-graph rule", "fusion", "ATen row", "ONNX row", "CPU kernel", "GPU kernel", "backend"),
 ]
+ACTIVATIONS = "wholestep.nn.layers.activations"
+# Networks with jumps differ from PyTorch's by rounding; the others take a weight, halves or an axis.
+NOT_FUZZED = {"Hardshrink", "Threshold", "PReLU", "GLU", "SwiGLU", "LogSoftmax", "Softmin"}
 # ATen rows from before this test whose op no case names, mostly aliases.  The list may only shrink.
 WITHOUT_CASE = TESTS / "golden" / "aten_rows_without_case.txt"
 
@@ -43,6 +50,16 @@ def test_every_layer_is_in_a_table() -> None:
     )
 
 
+def test_every_activation_is_fuzzed() -> None:
+    """By its name, in a row of `ACTIVATIONS` or another table of tests/fuzz/layers."""
+    text = written_in("fuzz/layers")
+    classes = {name: getattr(ws.nn, name) for name in ws.nn.__all__}
+    ours = {name for name, kind in classes.items() if getattr(kind, "__module__", "") == ACTIVATIONS}
+    fuzzed = {name for name in ours if re.search(rf"ws\.nn\.{name}\b", text)}
+    assert sorted(ours - fuzzed - NOT_FUZZED) == [], "add it to ACTIVATIONS of tests/fuzz/layers/kinds.py"
+    assert sorted(NOT_FUZZED & fuzzed) == [], "these are fuzzed now: remove them from NOT_FUZZED"
+
+
 def test_every_schedule_is_in_a_table() -> None:
     exported = {name: getattr(ws.schedules, name) for name in ws.schedules.__all__}
     ours = [
@@ -54,15 +71,51 @@ def test_every_schedule_is_in_a_table() -> None:
     assert lacking == [], "add it to tests/schedules/cases.py"
 
 
-def test_every_command_is_called_in_a_test() -> None:
+def commands() -> list[tuple[str, ...]]:
+    """Every command as it is typed: ("train",), ("plan", "show")."""
     from wholestep.cli import app
 
-    commands = [*(c.name or c.callback.__name__ for c in app.registered_commands if c.callback is not None)]
-    commands += [group.name or "" for group in app.registered_groups]
-    assert len(commands) >= 8
-    assert [c for c in commands if not re.search(rf"""["']{c}["']""", written_in("."))] == [], (
-        "add it to tests/user/test_cli.py"
+    def of(typer: Any) -> list[str]:
+        return [c.name or c.callback.__name__ for c in typer.registered_commands]
+
+    return [(name,) for name in of(app)] + [
+        (str(g.name), c) for g in app.registered_groups for c in of(g.typer_instance)
+    ]
+
+
+def calls(text: str) -> Iterator[tuple[str, ...]]:
+    """Strings that could be a command line: arguments of `run` or `command`, a list, or what follows the module."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("run", "command"):
+            items = node.args
+        elif isinstance(node, ast.List):
+            items = node.elts
+        else:
+            continue
+        words = tuple(i.value if isinstance(i, ast.Constant) and isinstance(i.value, str) else "" for i in items)
+        yield words[words.index("wholestep.cli") + 1 :] if "wholestep.cli" in words else words
+
+
+def test_every_command_is_called_in_a_test() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py") if path != Path(__file__)]
+    called = {words[:n] for text in texts if "wholestep.cli" in text for words in calls(text) for n in (1, 2)}
+    assert len(commands()) >= 10
+    assert [" ".join(c) for c in commands() if c not in called] == [], (
+        'call it in tests/user/test_cli.py: run("train", "small.py")'
     )
+
+
+def test_a_command_is_called_where_it_is_typed() -> None:
+    assert [*calls('run("plan", "show", path)')] == [("plan", "show", "")]
+    assert [*calls('[sys.executable, "-m", "wholestep.cli", "launch", "-n"]')] == [("launch", "-n")]
+    assert [*calls('config["version"], start("launch")')] == []
+
+
+@pytest.mark.skipif(not STABILITY.exists(), reason="the page is part of the repository, not of the package")
+def test_every_command_has_a_stability() -> None:
+    lines = [line for line in STABILITY.read_text(encoding="utf-8").splitlines() if "`wholestep " in line]
+    named = {word for line in lines for word in re.findall(r"`(?:wholestep )?(\w+)`", line)}
+    assert sorted({c[0] for c in commands()} - named) == [], "add it to a row of docs/stability.md"
 
 
 def test_every_aten_row_has_a_case(request: pytest.FixtureRequest) -> None:

@@ -11,12 +11,17 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wholestep import errors
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "public_names.json"
+RECORD = (
+    "the public interface has changed; if that is intended, record it and read the diff of tests/golden: "
+    "python -m pytest tests/package/test_public_names.py --update-golden"
+)
 PACKAGES = (
     *("wholestep", "wholestep.nn", "wholestep.losses", "wholestep.optim", "wholestep.schedules", "wholestep.metrics"),
     *("wholestep.data", "wholestep.callbacks", "wholestep.models", "wholestep.session", "wholestep.train"),
@@ -74,11 +79,31 @@ def interface() -> dict[str, object]:
     return public
 
 
+def differences(recorded: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """Names that were added, removed or changed, with their package."""
+    pairs = {(package, name) for both in (recorded, current) for package in both for name in both[package]}
+    found = []
+    for package, name in sorted(pairs):
+        before, now = recorded.get(package, {}).get(name), current.get(package, {}).get(name)
+        if before != now:
+            what = "new" if before is None else "gone" if now is None else "changed"
+            found.append(f"{what}: {package}.{name}")
+    return found
+
+
 def test_the_public_interface_is_as_recorded(request: pytest.FixtureRequest) -> None:
     current = json.dumps(interface(), indent=1) + "\n"
     if request.config.getoption("--update-golden"):
         GOLDEN.write_text(current)
-    assert current == GOLDEN.read_text(), "the public interface has changed: --update-golden, and read the diff"
+    recorded = GOLDEN.read_text()
+    assert differences(json.loads(recorded), json.loads(current)) == [], RECORD
+    assert current == recorded, RECORD
+
+
+def test_a_difference_names_what_changed() -> None:
+    before = {"ws": {"elu": "(x)", "relu": "(x)"}, "ws.nn": {"ELU": "value"}}
+    now = {"ws": {"elu": "(x, alpha=1.0)", "squareplus": "(x)"}, "ws.nn": {"ELU": "value"}}
+    assert differences(before, now) == ["changed: ws.elu", "gone: ws.relu", "new: ws.squareplus"]
 
 
 def test_the_import_path_of_a_backend_of_ones_own_still_works() -> None:

@@ -241,7 +241,7 @@ WRONG_MANIFESTS: list[tuple[str, Callable[[Any], Any]]] = [
     ("other fields", lambda b: b.pop("logs")),
     ("logs is", lambda b: b.update(logs={"loss": "x"})),
     ("its files count other steps", lambda b: b.update(step=7)),
-    ("this is no history", lambda b: b.update(history={})),
+    ("this is not a history", lambda b: b.update(history={})),
     ("nowhere", lambda b: b.update(callbacks={"EarlyStopping.0": {"$array": "nowhere"}})),
 ]
 
@@ -348,7 +348,7 @@ print(open("w.safetensors", "rb").read() == before)
 def test_files_of_data(tmp_path: Path) -> None:
     file = tmp_path / "x"
     cases: list[tuple[bytes, Callable[[Path], Any], str]] = [
-        (b"\x93NUMPY\x01\x00\x06\x00(((((\n", ws.data.open_npy, "is not a whole .npy file"),
+        (b"\x93NUMPY\x01\x00\x06\x00(((((\n", ws.data.open_npy, "is not a complete .npy file"),
         (b"a,b\n\xff,2\n", ws.data.read_csv, "is not text in UTF-8: byte 0xff"),
         (b"a,b\n1_0,2\n", ws.data.read_csv, "'1_0' is not a number"),
         (b"\x1f\x8bxxxx", ws.data.read_idx, "gzip cannot unpack it"),

@@ -1,6 +1,6 @@
 """Long catalogues of tests are sampled, and complete where a change may concern them.
 
-`make test` runs one in three tests of each catalogue below, chosen by a seed that is printed (by default the date), and
+`make test` runs one in four tests of each catalogue below, chosen by a seed that is printed (by default the date), and
 all of them if a file that the catalogue is about has changed: in the working tree, or since the merge base with main;
 on main itself, since the commit before.  `--complete`, which `make test-all` gives, runs everything, and so does a run
 of single files or without git.  `--sample-seed` repeats a sample.
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ONE_IN = 3
+ONE_IN = 4
 COMPILER = ("wholestep/compiler/", "wholestep/options.py", "wholestep/records.py")
 STEPS = ("wholestep/steps/", "wholestep/session/")
 LIBRARY = tuple(f"wholestep/{name}/" for name in ("losses", "metrics", "nn", "optim", "schedules"))
@@ -35,8 +35,16 @@ CATALOGUES: dict[str, tuple[str, ...]] = {
         *(*SHARED, *STEPS),
         *(f"wholestep/compiler/backends/{name}/" for name in ("common", "cuda", "gpu")),
     ),
+    "tests/compiler/backends/cpu/": (*SHARED, *(f"wholestep/compiler/backends/{name}/" for name in ("common", "cpu"))),
+    "tests/compiler/passes/": SHARED,
+    "tests/compiler/plan/": (*SHARED, "wholestep/compiler/backends/cpu/"),
+    "tests/estimators/": (*STEPS, *LIBRARY, *(f"wholestep/{name}/" for name in ("sklearn", "train", "data"))),
     "tests/fuzz/": (*COMPILER, *STEPS, *LIBRARY),
     "tests/interop/aten/": ("wholestep/interop/", "wholestep/compiler/frontend/", "wholestep/nn/"),
+    "tests/interop/onnx/": ("wholestep/interop/", "wholestep/compiler/frontend/", "wholestep/nn/"),
+    "tests/losses/test_contract.py": (*STEPS, *LIBRARY),
+    "tests/models/": (*COMPILER, *STEPS, *LIBRARY, "wholestep/models/"),
+    "tests/ops/": (*COMPILER, "wholestep/nn/"),
     "tests/optim/test_contract.py": (*STEPS, *LIBRARY),
     "tests/train/test_classification.py": (*STEPS, *LIBRARY, "wholestep/train/"),
     "tests/train/test_schedules_in_loops.py": (*STEPS, *LIBRARY, "wholestep/train/"),

@@ -58,7 +58,7 @@ def test_e04_to_e06_config() -> None:
         UserWarning, match=r"AccumulationConfig.new\(0\): an update takes at least 1 micro-batch; 1 is used"
     ):
         assert ws.AccumulationConfig.new(0).accumulation_steps == 1
-    with pytest.raises(OptionError, match="accumulation_steps=0: expected a whole number of at least 1"):
+    with pytest.raises(OptionError, match="accumulation_steps=0: expected an integer of at least 1"):
         ws.AccumulationConfig(accumulation_steps=0)
     with pytest.raises(OptionError, match=r"max_grad_norm=-1.0: expected a number above 0"):
         ws.AccumulationConfig(max_grad_norm=-1.0)

@@ -112,9 +112,12 @@ ANSWERED: dict[str, tuple[Any, str]] = {
     "sample_weight": (np.ones(21), r"ws.fit has no argument 'sample_weight': .*\(x, y, sample_weight\)"),
     "lr": (0.1, r"the learning rate is the optimizer's: optimizer=ws.AdamW\(lr=...\)"),
     "max_steps": (5, r"give callbacks=ws.StepBudget\(steps\)"),
-    "initial_epoch": (3, r"ws.fit: initial_epoch=3 is not taken: a run goes on from its checkpoint"),
+    "initial_epoch": (3, r"ws.fit: initial_epoch=3 is not supported: a run goes on from its checkpoint"),
     "verbose": (7, r"verbose=7: expected 0 \(silent\), 1 \(a bar\) or 2 \(a line per epoch\)"),
-    "val_check_interval": (0.5, "val_check_interval=0.5: a share of an epoch is not taken; give validate_every_steps="),
+    "val_check_interval": (
+        0.5,
+        "val_check_interval=0.5: a fraction of an epoch is not supported; give validate_every_steps=",
+    ),
     "num_epochs": (3, "ws.fit: num_epochs= is another name of epochs=, and both were given"),
     "y": (Y, r"data is one argument: ws.fit\(model, \(x, y\), ...\)"),
 }

@@ -95,7 +95,7 @@ def test_a_run_is_kept_and_gone_on_with_from_its_experiment(tmp_path: Path) -> N
     assert len(history.epochs) == 2
     for name, array in straight.state_dict().items():
         assert array.tobytes() == model.state_dict()[name].tobytes()
-    with pytest.raises(ws.errors.UsageError, match="resume=True goes on from the folder that checkpoint= names"):
+    with pytest.raises(ws.errors.UsageError, match="resume=True resumes from the folder that checkpoint= names"):
         ws.fit(mlp(), (X, Y), resume=True, **GIVEN)
 
 

@@ -17,6 +17,7 @@ from sklearn import metrics as sk
 
 import wholestep as ws
 from tests.metrics.cases import correlation, ece, of_repeated, pr_curve, roc_curve, sigmoid, softmax
+from tests.train.test_classification import OPTIONS, TABLE
 from wholestep import metrics as M
 from wholestep.errors import InputError, OptionError, UsageError
 
@@ -106,6 +107,10 @@ SEVERAL: dict[str, tuple[Any, Oracle]] = {
     )),
 }  # fmt: skip
 NUMBERS: dict[str, tuple[Any, Oracle]] = {
+    "mse": ("mse", lambda p, t, w: sk.mean_squared_error(t, p, sample_weight=w)),
+    "rmse": ("rmse", lambda p, t, w: np.sqrt(sk.mean_squared_error(t, p, sample_weight=w))),
+    "mae": ("mae", lambda p, t, w: sk.mean_absolute_error(t, p, sample_weight=w)),
+    "r2": ("r2", lambda p, t, w: sk.r2_score(t, p, sample_weight=w)),
     "mape": ("mape", lambda p, t, w: sk.mean_absolute_percentage_error(t, p, sample_weight=w)),
     "explained_variance": (
         "explained_variance", lambda p, t, w: sk.explained_variance_score(t, p, sample_weight=w)
@@ -172,6 +177,16 @@ def measured(name: str) -> tuple[dict[str, list[Any]], dict[str, Any], dict[str,
     scores = [model.predict(a, device="reference").astype(np.float64) for a in (X, XV)]
     w = [weights(n).astype(np.float64) if way.weighted else None for n in (ROWS, HELD)]
     return logged, evaluated, way, list(zip(scores, (y, yv), w, strict=True))
+
+
+def test_every_metric_goes_through_fit() -> None:
+    """Here, or in the table of losses and shapes of scores."""
+    said = [row.oracles for row in TABLE.values()]
+    made = {OPTIONS[name]().kind if name in OPTIONS else name for oracles in said for name in oracles}
+    here = {M.get(metric).kind for way in WAYS.values() for metric, _ in way.metrics.values()}
+    assert sorted(set(M.METRICS) - made - here - {"loss"}) == [], (
+        "add it to NUMBERS, or, if it reads scores, to BINARY and SEVERAL"
+    )
 
 
 CELLS = [(name, metric) for name, way in WAYS.items() for metric in way.metrics]

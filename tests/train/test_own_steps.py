@@ -184,7 +184,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "accumulate": ({"accumulate": 2}, "accumulate=2: .* give a larger batch_size. Leave accumulate= out"),
     "clip": ({"clip_norm": 1.0}, r"grads, norm = ws.optim.clip_by_global_norm\(grads, 1.0\) there"),
     "norm": ({"gradient_norm": True}, "what it returns is logged"),
-    "skip": ({"nonfinite": "skip"}, "nonfinite='skip' is part of a step, and a @ws.step function is its own"),
+    "skip": ({"nonfinite": "skip"}, "nonfinite='skip' cannot be added to a @ws.step function"),
     "names": (
         {"data": {"x": X, "y": KIND}},
         r"takes x, kind; the data has x, y. Name arrays as its inputs: data=\{'x'",

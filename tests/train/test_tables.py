@@ -326,7 +326,7 @@ def fit(data: object, **options: object) -> None:
         (
             lambda: fit((FRAME, "animal"), loss="bce"),
             InputError,
-            "answers yes or no, and the target has 3 values: 'cat'",
+            "is for binary targets, and the target has 3 values: 'cat'",
         ),
         (lambda: fit((FRAME.assign(animal="cat"), "animal")), InputError, "the target is 'cat' in every row"),
         (lambda: fit((FRAME, "born"), loss="mse"), InputError, "the target is a date; predict a number"),
@@ -343,7 +343,7 @@ def fit(data: object, **options: object) -> None:
         ),
         (lambda: fit((FRAME, "animal"), encoder=ws.data.Encoder(text=["tag"])), InputError, "has numbers, not text"),
         (lambda: ws.models.Tabular().predict(FRAME), UsageError, "Tabular has no layers yet: .* ws.fit"),
-        (lambda: ws.models.Tabular(hidden=(0,)), OptionError, "hidden is a whole number of at least 1; received 0"),
+        (lambda: ws.models.Tabular(hidden=(0,)), OptionError, "hidden is an integer of at least 1; received 0"),
     ],
 )
 def test_mistakes_before_training(call, error: type[Exception], message: str) -> None:

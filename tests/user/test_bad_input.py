@@ -248,7 +248,7 @@ def test_a_dimension_that_no_input_has_is_named() -> None:
 def test_a_fixed_batch_refuses_a_remainder() -> None:
     session = ws.build_session(mlp(batch=4))
     assert len(session.run(**data(8))) == 2
-    with pytest.raises(InputError, match="10 rows, which is no multiple of the program's fixed batch of 4"):
+    with pytest.raises(InputError, match="10 rows, which is not a multiple of the program's fixed batch of 4"):
         session.run(**data(10))
     with pytest.raises(ShapeError, match="expected"):
         session.step(**data(3))

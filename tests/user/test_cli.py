@@ -167,7 +167,7 @@ def test_what_the_command_line_sets_is_set_after_the_file(script: Path) -> None:
         ("precision = 'half'", [], "run.toml, precision: precision='half': expected one of"),
         ("epochs = 5", ["--epochs", "-1"], "error: epochs=-1: expected"),  # not the file's
         ("hidden = 'wide'", [], "run.toml says hidden = 'wide'"),
-        ("epochs: 5", [], "error: run.toml is no TOML: Expected '=' after a key in a key/value pair (at line 1"),
+        ("epochs: 5", [], "error: run.toml is not valid TOML: Expected '=' after a key in a key/value pair (at line 1"),
         ("seed = 2026-11-16", [], "error: run.toml: seed is 2026-11-16; expected a number, a text, true, false or a"),
         ("'optimizer.lr' = 1\n[optimizer]\nlr = 2", [], "run.toml says optimizer.lr twice"),
         ("loss_weights.kl = 0.1", [], "loss_weights={'kl': 0.1} is for a loss of several parts"),
@@ -250,7 +250,7 @@ def test_a_run_in_half_precision(script: Path) -> None:
     assert code == 0, text
     code, text = run("train", "--resume", "runs/small", "--precision", "float32")
     assert code == 1
-    assert "a resumed run goes on with its own script and settings" in text
+    assert "a resumed run uses its own script and settings" in text
     code, text = run("train", "small.py", "--precision", "half", "--folder", "runs/other")
     assert code == 1
     assert "precision='half': expected one of 'float32', 'tf32', 'bfloat16', 'float16'" in text
@@ -305,7 +305,7 @@ def test_questions_that_a_run_cannot_answer(script: Path) -> None:
         (["evaluate", "--best", "val_acuracy"], "has the number 'val_acuracy'; they have: loss, accuracy, val_loss"),
         (["evaluate", "--best", "val_loss", "--mode", "up"], "mode is 'min' or 'max'; received 'up'"),
         (["predict", "absent.npy"], "absent.npy: No such file or directory"),
-        (["predict", "text.npy"], "text.npy is not a whole .npy file of numbers: "),
+        (["predict", "text.npy"], "text.npy is not a complete .npy file of numbers: "),
         (["predict", "two.npz"], "two.npz holds several arrays, a, b"),
     ):
         code, text = run(arguments[0], "runs/small", *arguments[1:])
@@ -343,13 +343,13 @@ def test_resuming_from_the_command_line(script: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["train"], "name a script, wholestep train examples/mnist.py, or a run to go on with"),
+        (["train"], "nothing to train. Name a script, wholestep train examples/mnist.py, or a run, --resume"),
         (["train", "absent.py"], "there is no script absent.py"),
         (["train", "small.py", "--set", "optimizer"], "expected name=value, for example optimizer.lr=3e-4"),
         (["train", "small.py", "--set", "optimizer.rate=1"], "AdamW has no 'rate'"),
         (["train", "small.py", "--set", "epoch=1"], "Did you mean 'epochs'?"),
-        (["train", "small.py", "--resume", "runs/x"], "a resumed run goes on with its own script and settings"),
-        (["train", "--resume", "runs/x", "--config", "a.toml"], "a resumed run goes on with its own script and"),
+        (["train", "small.py", "--resume", "runs/x"], "a resumed run uses its own script and settings"),
+        (["train", "--resume", "runs/x", "--config", "a.toml"], "a resumed run uses its own script and"),
         (["train", "--resume", "runs/x"], "there is no checkpoint in runs/x"),
         (["evaluate", "runs/x"], "there is no checkpoint in runs/x"),
         (["train", "empty.py"], "has no function build()"),
@@ -384,7 +384,7 @@ def test_a_run_is_not_overwritten(script: Path) -> None:
     assert run("train", "small.py", "--epochs", "1", "--no-progress")[0] == 0
     code, text = run("train", "small.py", "--epochs", "1")
     assert code == 1
-    assert "runs/small holds a run already. Go on with it: --resume runs/small" in text.replace("\n", " ")
+    assert "runs/small holds a run already. Resume it: --resume runs/small" in text.replace("\n", " ")
 
 
 # -- runs of somebody else ---------------------------------------------------------------------------------------
@@ -477,7 +477,8 @@ def test_trace_and_bench(script: Path, tmp_path: Path) -> None:
 def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As written, on a fresh clone: the folder of examples is there, nothing else is."""
     root = Path(__file__).parents[2]
-    block = (root / "README.md").read_text().partition("```sh\n")[2].partition("```")[0]
+    blocks = (root / "README.md").read_text().split("```sh\n")[1:]
+    block = next(b for b in blocks if b.startswith("wholestep train")).partition("```")[0]
     commands = [shlex.split(line, comments=True) for line in block.splitlines()]
     assert [words[:2] for words in commands] == [["wholestep", "train"]] * 2
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Callbacks: what watches training, writes about it, and ends it."""
+"""Callbacks, which observe, log and stop training."""
 
 from wholestep.lazy import Exports
 

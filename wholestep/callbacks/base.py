@@ -30,50 +30,50 @@ class Callback:
     """
 
     every: int | None = None
-    saves: bool = False  # does it write checkpoints?  Ctrl-C, SIGTERM and errors then wait for it
-    tolerant: bool = False  # may training go on without it?  Else an exception in it ends the run
+    saves: bool = False  # does it write checkpoints?  Ctrl-C, SIGTERM and errors then wait for its save
+    tolerant: bool = False  # may training continue after an exception in it?
     writes: bool = False  # does it write files?  `fast_dev_run=True` removes it
     run: Run | None = None
 
     def on_train_begin(self) -> None:
-        """Training starts; `self.run` is set."""
+        """Called before training; `self.run` is set."""
 
     def on_train_end(self) -> None:
-        """Training has ended, for any reason."""
+        """Called after training has ended, for any reason."""
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """An epoch starts."""
+        """Called before an epoch."""
 
     def epoch_numbers(self, epoch: int) -> Logs:
-        """Further numbers for the logs and the history of an epoch; called before `on_epoch_end`."""
+        """Additional numbers for the logs and the history of an epoch; called before `on_epoch_end`."""
         return {}
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        """An epoch has ended; `logs` has `loss`, metrics, and `val_…` with validation data.
+        """Called after an epoch; `logs` has `loss`, metrics, and `val_…` with validation data.
 
-        A metric that is no single number (of each class, a matrix) is a list, or a list of lists.
+        A metric with several values (one per class, or a matrix) is a list, or a list of lists.
         """
 
     def on_step(self, metrics: StepMetrics) -> None:
-        """A step has run."""
+        """Called after a step."""
 
     def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
-        """The validation data was evaluated inside an epoch, after `step` steps of it (`validate_every_steps=`).
+        """Called after a validation inside an epoch, after `step` of its steps (`validate_every_steps=`).
 
         `logs` are those of `on_epoch_end`, of the epoch so far.
         """
 
     def on_slice(self, steps: int, loss: float) -> None:
-        """Some steps, at most about 50 ms of them, have run; `loss` is that of the last one."""
+        """Called after a slice of steps, which takes at most about 50 ms; `loss` is that of the last one."""
 
     def on_epoch(self, stats: EpochStats) -> None:
-        """An epoch has ended: the logs as a record."""
+        """Called after an epoch, with the logs as a record."""
 
     def on_safe_point(self) -> None:
-        """After a slice or an epoch that every callback has handled: a checkpoint taken now is consistent."""
+        """Called when every callback has handled a slice or an epoch: a checkpoint taken now is consistent."""
 
     def on_exception(self, error: BaseException) -> None:
-        """Training stopped by an error or an interrupt."""
+        """Called when an error or an interrupt stops training."""
 
     @property
     def session(self) -> Session:

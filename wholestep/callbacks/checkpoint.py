@@ -32,15 +32,15 @@ class ModelCheckpoint(Callback):
     """Writes checkpoints, from which `ws.fit(resume=...)` continues to the same bits.
 
     Args:
-        folder: of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.  `filepath=` is the
-            same.
+        folder: the folder of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.  `filepath=`
+            is the same.
         monitor: the number that ranks epochs.
         mode: "min" where smaller is better, "max" where larger is; None goes by the metric, else by its name.
-        best: how many of the best epochs to keep.
-        last: how many of the newest to keep.  0 writes only where `monitor` has improved (or is among the `best`).
+        best: the number of best epochs to keep.
+        last: the number of newest epochs to keep.  0 writes only where `monitor` has improved (or is among the `best`).
         every: also write after this many steps, inside an epoch.
         seconds: also write when this much time has passed, inside an epoch.
-        config: what the run was started with, as JSON values; `ws.load_checkpoint(folder).config` has it.
+        config: the configuration of the run, as JSON values; `ws.load_checkpoint(folder).config` has it.
 
     Files are written on a background thread; `wait()` returns when they are on the disk.  A checkpoint that cannot be
     written is logged as an error, training continues, and earlier checkpoints are kept; if the last one could not be
@@ -78,19 +78,20 @@ class ModelCheckpoint(Callback):
         self._mode_by_metric = mode is None
         if mode is None:
             mode = mode_of_name(monitor) or ("" if best else "min")
-        Best(mode)  # OptionError for any other text
+        Best(mode)  # raises OptionError for an invalid mode
         self.folder, self.monitor, self.mode = Path(place), canonical(monitor), mode
         self.best, self.last, self.every, self.seconds = best, last, every, seconds
         self.config = dict(config or {})
         self.saves = self.writes = True
         self.last_path: Path | None = None
-        self.failure: Exception | None = None  # of the last attempt to write
+        self.failure: Exception | None = None  # the error of the last write
         self._lock: FolderLock | None = None
         self._run_failed = False
         self._writing: threading.Thread | None = None
         self._sharded: ShardedWrite | None = None  # a checkpoint of several workers that is not published yet
         self._values: list[float] = []  # the monitored numbers of the best epochs, best first
-        self._superseded: list[StoredCheckpoint] = []  # of later steps than this run starts with
+        # checkpoints of later steps than the one at which this run starts
+        self._superseded: list[StoredCheckpoint] = []
         self._versions: Mapping[str, str] = {}  # the environment when the run started
         self._due = False
         self._since, self._written = 0, time.monotonic()
@@ -105,7 +106,8 @@ class ModelCheckpoint(Callback):
         self.failure, self._run_failed = None, False
         self._versions = run_environment(session)
         self._written = time.monotonic()
-        if self.best and self.run is not None and self.run.names:  # refuses a misspelt name before the first epoch
+        # raises an error for a misspelt name before the first epoch
+        if self.best and self.run is not None and self.run.names:
             read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))
         if self._mode_by_metric:
             mode = self.run.modes.get(self.monitor) if self.run is not None else None
@@ -177,7 +179,7 @@ class ModelCheckpoint(Callback):
         return self._due or (self.run is not None and self.run.interrupted)
 
     def decide(self, due: bool) -> None:
-        """Set by the decision of rank 0."""
+        """Called with the decision of rank 0."""
         self._due = due
 
     def on_safe_point(self) -> None:
@@ -228,7 +230,7 @@ class ModelCheckpoint(Callback):
             self._start(partial(self._write_alone, taken))
 
     def _capture(self, without: Container[str] = ()) -> Checkpoint | None:
-        """The run at this moment, on rank 0; None on other ranks."""
+        """Capture the current state of the run on rank 0; None on other ranks."""
         from wholestep.train.checkpoint import capture
         from wholestep.train.checkpoint.format import KEEPS_BEST
 
@@ -308,7 +310,9 @@ class ModelCheckpoint(Callback):
             log.error("older checkpoints in %s could not be removed: %s", self.folder, error)
 
     def _move_superseded(self) -> None:
-        """Before the first write: a kill in between leaves the checkpoint that the run started from as the newest."""
+        """Move checkpoints of later steps, before the first write: if the process is killed in between, the newest
+        checkpoint is the one that the run started from.
+        """
         from wholestep.train.checkpoint.folder import set_aside
         from wholestep.train.checkpoint.format import SUPERSEDED
 

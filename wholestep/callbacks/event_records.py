@@ -1,4 +1,4 @@
-"""TensorBoard's records: protocol buffers with length and checksums."""
+"""Encodes TensorBoard's records: protocol buffers with length and checksums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ START = 1  # SessionLog.status
 
 
 def frame_record(event: bytes) -> bytes:
-    """The bytes of a record in a file."""
+    """The bytes of a record in the file."""
     length = struct.pack("<Q", len(event))
     return length + _masked_crc(length) + event + _masked_crc(event)
 

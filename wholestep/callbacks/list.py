@@ -1,4 +1,4 @@
-"""`CallbackList`: several callbacks as one, in our loops or in user-defined ones."""
+"""`CallbackList`: several callbacks called as one, in built-in or user-defined loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS = __name__.partition(".")[0]  # the package
 
 
 class CallbackList:
-    """Calls several callbacks in order, in our loops or in user-defined ones.
+    """Calls several callbacks in order, in built-in or user-defined loops.
 
     Args:
         session: the session that a user-defined loop trains, for `ModelCheckpoint` and other callbacks that need the
@@ -47,7 +47,7 @@ class CallbackList:
         self.callbacks: list[Callback] = items
         self.failed: dict[str, BaseException] = {}
         self._session = session
-        self._run: Run | None = None  # of a user-defined loop
+        self._run: Run | None = None  # the run of a user-defined loop
 
     def __iter__(self) -> Iterator[Callback]:
         return iter(self.callbacks)
@@ -56,23 +56,23 @@ class CallbackList:
         return len(self.callbacks)
 
     def append(self, callback: Callback) -> None:
-        """Add one at the end."""
+        """Append a callback."""
         self.callbacks += CallbackList(callback).callbacks
 
     @property
     def every(self) -> int | None:
-        """The longest slice that all of them allow."""
+        """The longest slice that all callbacks allow."""
         asked = [c.every for c in self.callbacks if c.every]
         return min(asked) if asked else None
 
     @property
     def watches_steps(self) -> bool:
-        """Does any of them define `on_step`?"""
+        """Does any callback define `on_step`?"""
         return any(type(c).on_step is not Callback.on_step for c in self.callbacks)
 
     @property
     def are_ours(self) -> bool:
-        """Are all of them classes of the library, none user-defined?"""
+        """Are all callbacks classes of this library?"""
         return all(type(c).__module__.startswith(f"{OURS}.") for c in self.callbacks)
 
     def begin(self, run: Run) -> None:
@@ -83,7 +83,7 @@ class CallbackList:
 
     @property
     def stopped_by(self) -> str:
-        """In a user-defined loop: why a callback wants training to end; "" if none does."""
+        """In a user-defined loop: the reason why a callback wants training to end; "" if none does."""
         return self._run.asked if self._run is not None else ""
 
     def on_train_begin(self) -> None:
@@ -157,7 +157,7 @@ class CallbackList:
         self._all("on_train_end")
 
     def _each(self, event: str, *arguments: Any) -> list[Any]:
-        """Call an event of all callbacks in order; their results."""
+        """Call an event of all callbacks in order; return their results."""
         results = []
         for c in list(self.callbacks):
             try:
@@ -174,7 +174,9 @@ class CallbackList:
     def _all(
         self, event: str, *arguments: Any, of: Iterable[Callback] | None = None, raises: bool = False
     ) -> list[Exception]:
-        """Call an event of all callbacks, or of `of`, even if some fail; all failures, logged unless one is raised."""
+        """Call an event of all callbacks, or of `of`, even if some fail; return all failures, logged unless one is
+        raised.
+        """
         failures: list[Exception] = []
         for c in list(self.callbacks if of is None else of):
             try:
@@ -187,15 +189,15 @@ class CallbackList:
 
     @property
     def saves(self) -> bool:
-        """Does any of them write checkpoints?"""
+        """Does any callback write checkpoints?"""
         return any(c.saves for c in self.callbacks)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states by class and number, so that a further callback of another class changes no name."""
+        """The states by class and number, so that adding a callback of another class does not change names."""
         return {name: s for name, c in self._callbacks_by_name() if (s := c.state_dict())}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore a `state_dict()`."""
         for name, c in self._callbacks_by_name():
             if (state := states.get(name)) is not None:
                 c.load_state_dict(state)

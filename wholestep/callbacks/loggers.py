@@ -21,7 +21,7 @@ from wholestep.nn.layers.table_encoding import HEADER as ENCODING
 
 
 class CSVLogger(Callback):
-    """One header and one row per epoch.  A resumed run continues after the rows of its checkpoint.
+    """Writes one header and one row per epoch.  A resumed run continues after the rows of its checkpoint.
 
     Example: `ws.CSVLogger("runs/log.csv")`.
     """
@@ -42,7 +42,8 @@ class CSVLogger(Callback):
         with self.path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             if not self._columns:
-                expected = self.run.names if self.run is not None else ()  # numbers that the first epoch may not have
+                # includes numbers that the first epoch may lack
+                expected = self.run.names if self.run is not None else ()
                 self._columns = list(dict.fromkeys(["epoch", *logs, *expected]))
                 writer.writerow(self._columns)
             row: dict[str, Any] = {"epoch": epoch, **logs}
@@ -61,7 +62,8 @@ def cell(value: Any) -> Any:
 
 
 class JSONLinesLogger(Callback):
-    """One JSON object per epoch, per validation inside one, and per step with `steps=True`; NaN and infinity are null.
+    """Writes one JSON object per epoch, per validation inside one, and per step with `steps=True`; NaN and infinity are
+    null.
 
     Example: `ws.JSONLinesLogger("log.jsonl")`.
     """
@@ -98,7 +100,7 @@ class JSONLinesLogger(Callback):
 
 
 def _finite(value: Any) -> Any:
-    """A value for JSON, which has neither NaN nor infinity: null."""
+    """A value for JSON, with null in place of NaN and infinity."""
     if isinstance(value, Mapping):
         return {name: _finite(v) for name, v in value.items()}
     if isinstance(value, list):
@@ -189,7 +191,7 @@ class TensorBoardLogger(Callback):
 
 
 def _scalars(tag: str, values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
-    """`epoch/loss`, and of lists every number: `epoch/f1/0`, `epoch/confusion_matrix/0/1`."""
+    """Scalars by tag: `epoch/loss`; for lists every number: `epoch/f1/0`, `epoch/confusion_matrix/0/1`."""
     for name, value in values.items():
         if isinstance(value, list):
             yield from _scalars(f"{tag}/{name}", dict(enumerate(value)))

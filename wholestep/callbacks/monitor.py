@@ -1,4 +1,4 @@
-"""Monitored numbers: reading them from logs, and tracking the best."""
+"""Monitored numbers: read them from logs, and track the best value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from wholestep.schedules.monitor_modes import canonical
 
 
 def not_measured(monitor: str, logs: Mapping[str, Value], names: Sequence[str]) -> bool:
-    """Is it a number of this run that this epoch lacks, as validation metrics with `validate_every=`?"""
+    """Is it a number of this run that was not measured in this epoch, such as a validation metric with
+    `validate_every=`?
+    """
     name = canonical(monitor)
     return name not in logs and name in names
 
@@ -51,7 +53,7 @@ class Best:
             raise UsageError(f"mode is 'min' or 'max'; received {self.mode!r}.")
 
     def improves(self, value: float) -> bool:
-        """Is this the best value so far?  It is then stored.  NaN never is."""
+        """Is this the best value so far?  If so, store it.  NaN is never the best."""
         if value != value:
             return False
         improved = self.value is None or self.better(value, self.value)

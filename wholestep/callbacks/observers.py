@@ -1,4 +1,4 @@
-"""Activations, gradients and kernel times while a network trains."""
+"""Callbacks that observe activations, gradients and kernel times during training."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Profiler(Callback):
     Args:
         batch: the inputs of the step by name; the first rows of the run's own data when None.
         path: also write a trace for Chrome's and Perfetto's viewers here.
-        steps: how many to time.  Their effects on the state are undone.
+        steps: the number of steps to time.  Their effects on the state are undone.
 
     Example: `ws.Profiler(path="trace.json")`.
     """

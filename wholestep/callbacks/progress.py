@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 REFRESH = 0.25  # seconds between two redraws; one takes half a millisecond, during which no step runs
 SHARE = 0.005  # the fraction of time that reading metrics may take
 LINES = 30.0  # seconds between two lines of an epoch, where there is no terminal
-WIDTH = 30  # of the bar, in characters
+WIDTH = 30  # width of the bar, in characters
 
 
 def numbers(logs: Logs) -> str:
-    """`loss 0.1234  accuracy 0.9876`; without arrays and numbers of single parameters."""
+    """The logs as text, `loss 0.1234  accuracy 0.9876`, without arrays and numbers of single parameters."""
     shown = {n: v for n, v in logs.items() if not isinstance(v, list) and not is_detail(n)}
     return "  ".join(f"{name} {short(name, value)}" for name, value in shown.items())
 
 
 def short(name: str, value: float) -> str:
-    """`0.1234`; learning rates, which are small, with three digits that count."""
+    """A number as short text, `0.1234`; learning rates have three significant digits."""
     return f"{value:.3g}" if name == "lr" else f"{value:.4f}"
 
 
 def duration(seconds: float) -> str:
-    """`12 s`, `3:05 min` or `2:10 h`"""
+    """A duration as text: `12 s`, `3:05 min` or `2:10 h`."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -62,7 +62,7 @@ class Progress(Callback):
         self._began = self._shown = 0.0
         self._epoch = self._steps = self._rows = self._samples = 0
         self._memory = self._numbers = ""
-        self._next_numbers = 0.0  # when to read metrics again
+        self._next_numbers = 0.0  # time at which metrics are read again
 
     def on_train_begin(self) -> None:
         session = self.run.session if self.run is not None else None
@@ -81,7 +81,7 @@ class Progress(Callback):
 
     @property
     def _rows_done(self) -> int:
-        """Rows of this epoch, including those before a resume."""
+        """The number of rows of this epoch so far, including those before a resume."""
         at = self.run.position if self.run is not None else None
         return at.rows if at is not None and at.epoch == self._epoch else 0
 
@@ -102,7 +102,7 @@ class Progress(Callback):
         self._shown = now
 
     def _line(self, spent: float, loss: float) -> Text:
-        """One `Text`: a table of rich columns takes seven times as long, more than a step of a small network."""
+        """The line as one `Text`: a rich table would take seven times as long, more than a step of a small network."""
         from rich.text import Text
 
         line = Text(self._name(self._epoch), no_wrap=True, overflow="ellipsis")
@@ -126,7 +126,7 @@ class Progress(Callback):
         return "  ".join(part for part in parts if part)
 
     def _metrics_text(self) -> str:
-        """Metrics and rates, read so seldom that it takes `SHARE` of the time at most."""
+        """Metrics and learning rates, read so rarely that it takes at most a fraction `SHARE` of the time."""
         read, now = self.run.numbers if self.run is not None else None, time.monotonic()
         if read is not None and now >= self._next_numbers:
             self._numbers = numbers(read())
@@ -135,7 +135,7 @@ class Progress(Callback):
         return self._numbers
 
     def _speeds(self, spent: float) -> list[str]:
-        """`2,100 steps/s` and, if rows are known, `67,000 samples/s`."""
+        """The speed as text: `2,100 steps/s`, and if the number of rows is known, `67,000 samples/s`."""
         counts = {"steps": self._steps, "samples": self._samples}
         return [f"{count / spent:,.0f} {what}/s" for what, count in counts.items() if count > 0 and spent > 0]
 
@@ -149,7 +149,7 @@ class Progress(Callback):
     def _keep(self, line: str) -> None:
         """Print a permanent line."""
         if self._live is not None:
-            self._shown = time.monotonic()  # short epochs have their lines and no bar
+            self._shown = time.monotonic()  # short epochs print a line and draw no bar
             self._live.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
         else:
             sys.stderr.write(line + "\n")
@@ -167,7 +167,7 @@ class Progress(Callback):
 
 
 def _make_live() -> Live:
-    """A line without automatic refresh, whose thread would take a core from the step."""
+    """A live line without automatic refresh, whose thread would compete with the step for a core."""
     from rich.console import Console
     from rich.live import Live
 

@@ -1,4 +1,4 @@
-"""`LearningRateScheduler`: sets the learning rate from outside of the step, by any rule."""
+"""`LearningRateScheduler`: sets the learning rate from outside of the step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class LearningRateScheduler(Callback):
     """
 
     def __init__(self, schedule: Rule | Schedule | TorchSchedule, unit: str | None = None, monitor: str = "") -> None:
-        from wholestep.schedules import ReduceOnPlateau, TorchSchedule  # these bring every schedule along
+        # imported here because they import all schedules
+        from wholestep.schedules import ReduceOnPlateau, TorchSchedule
 
         plain: Any = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
         self._of_groups = schedule.of_groups if isinstance(schedule, TorchSchedule) else {}
@@ -47,7 +48,7 @@ class LearningRateScheduler(Callback):
         self.schedule, self.monitor = plain, monitor
         self._observes = isinstance(plain, ReduceOnPlateau)
         self.every = 1 if self.unit == "step" else None
-        self._base: float | None = None  # the rate before the first change
+        self._base: float | None = None  # the learning rate before the first change
         self._count = 0  # steps
         self._seen: dict[str, float] = {}  # the history of a plateau
 

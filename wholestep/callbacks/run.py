@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from wholestep.session import Session
     from wholestep.train.history import TrainHistory
 
-Value = float | list[Any]  # a number, or lists of them: one for each class, a matrix
+Value = float | list[Any]  # a number, or nested lists of numbers, e.g. one per class, or a matrix
 Logs = dict[str, Value]
 
-NORM, UPDATE_RATIO = "norm/", "update_ratio/"  # before the names of parameters or layers
+NORM, UPDATE_RATIO = "norm/", "update_ratio/"  # prefixes of the names of parameters or layers
 
 
 def is_detail(name: str) -> bool:
-    """Is it a number of a single parameter?  They are too many for a line."""
+    """Is it a number of a single parameter?  These are omitted from one-line output."""
     return name.startswith((NORM, UPDATE_RATIO))
 
 
 def is_count(value: Any) -> bool:
-    """Is a value from a file a number of steps, rows or epochs?"""
+    """Is a value from a file a valid count of steps, rows or epochs?"""
     return type(value) is int and 0 <= value < 1 << 62
 
 
@@ -33,13 +33,13 @@ def is_number(value: Any) -> bool:
 
 
 def is_measure(value: Any) -> bool:
-    """Is it what logs hold: a number, or nested lists of numbers?"""
+    """Is it a valid value in logs: a number, or nested lists of numbers?"""
     return is_number(value) or (type(value) is list and all(is_measure(v) for v in value))
 
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """One step: its epoch, its number in the epoch (from 0), its loss."""
+    """The record of one step: its epoch, its number in the epoch (from 0), its loss."""
 
     epoch: int
     step: int
@@ -48,7 +48,7 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class EpochStats:
-    """One epoch: the mean loss over its examples, how many steps it took, and its other numbers by name."""
+    """The record of one epoch: the mean loss over its examples, its number of steps, and its other numbers by name."""
 
     epoch: int
     avg_loss: float
@@ -59,7 +59,7 @@ class EpochStats:
 
 @dataclass(frozen=True)
 class Position:
-    """The position of a run: the epoch, its steps that are done, and the sums of its mean loss."""
+    """The position of a run: the epoch, the number of its completed steps, and the sums for its mean loss."""
 
     epoch: int = 0
     step: int = 0
@@ -69,26 +69,26 @@ class Position:
 
 @dataclass
 class Run:
-    """The run that a callback may read, and ask to stop."""
+    """The state of a run, which callbacks may read, and may ask to stop."""
 
     session: Session
     epochs: int
     steps_per_epoch: int | None = None
-    names: tuple[str, ...] = ()  # of the numbers that `logs` will hold
+    names: tuple[str, ...] = ()  # names of the numbers that `logs` will contain
     modes: Mapping[str, str] = field(default_factory=dict)  # "min" or "max" for metrics with a direction
     epoch: int = 0
-    step: int = 0  # in the epoch
-    schedules: str = ""  # a description of them
-    asked: str = ""  # why a callback in this process wants it to end
+    step: int = 0  # steps completed in the epoch
+    schedules: str = ""  # a description of the schedules
+    asked: str = ""  # the reason why a callback in this process wants the run to end
     received: int = 0  # the signal that this process received
-    # The decision: that of this process, or the one that all workers agree on (`train/worker_sync.py`).
+    # The decision of this process, or the one that all workers agreed on (`train/worker_sync.py`).
     stopped_by: str = ""
-    interrupted: bool = False  # by a signal: checkpoints are written at the next safe point
+    interrupted: bool = False  # was the run interrupted by a signal?  Checkpoints are written at the next safe point
     signal: int = 0  # the signal that a worker received
     # The contents of a checkpoint apart from the session:
     position: Position = field(default_factory=Position)
-    began: Position = field(default_factory=Position)  # where this run started
-    logs: Mapping[str, Value] = field(default_factory=dict)  # of the last epoch
+    began: Position = field(default_factory=Position)  # the position where this run started
+    logs: Mapping[str, Value] = field(default_factory=dict)  # logs of the last epoch
     history: TrainHistory | None = None
     callbacks: CallbackList | None = None
     loader: Any = None

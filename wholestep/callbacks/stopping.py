@@ -22,7 +22,7 @@ class EarlyStopping(Callback):
         patience: epochs without improvement until training ends; with `validate_every=` or `validate_every_steps=`,
             validations instead of epochs.
         mode: "min" where smaller is better, "max" where larger is; None goes by the metric, else by its name.
-        min_delta: by how much a value must be better to count.
+        min_delta: the least difference that counts as better.
         restore_best: put the weights of the best epoch back at the end.
         baseline: values that are not better than it count as no improvement.
         divergence: end at once if the number is worse than this, or not finite.
@@ -61,7 +61,7 @@ class EarlyStopping(Callback):
             self._need_mode()
         if self.run is not None and self._mode_by_metric:
             self.best.mode = self.run.modes.get(self.monitor, self.mode)
-        if self.wait >= self.patience:  # a resumed run that was over
+        if self.wait >= self.patience:  # for a resumed run that had already ended
             self._stop()
 
     def _need_mode(self) -> None:
@@ -106,7 +106,8 @@ class EarlyStopping(Callback):
 
     def on_train_end(self) -> None:
         for name in self._weights:
-            if name in self.session.state:  # without states of an `evaluate` that a resumed run has not compiled yet
+            # the states of an `evaluate` that a resumed run has not compiled yet are missing
+            if name in self.session.state:
                 self.session.state.set(name, self._weights[name])
         self._weights = {}
 
@@ -125,7 +126,7 @@ class EarlyStopping(Callback):
 
 
 def need_limit(name: str, value: object) -> float | None:
-    """OptionError unless it is a finite number or None."""
+    """Raise OptionError unless the value is a finite number or None."""
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)):
         return value
     raise OptionError(f"EarlyStopping: {name} is a number, or None; received {value!r}.")
@@ -154,7 +155,7 @@ class StepBudget(Callback):
         if not isinstance(steps, int) or steps < 1:
             raise OptionError(f"StepBudget: steps is an integer of at least 1; received {steps!r}.")
         self.steps, self.done = steps, 0
-        self.every = 1  # exact: no slice goes past the end
+        self.every = 1  # exact, since no slice exceeds the budget
 
     def on_train_begin(self) -> None:
         self._stop_when_spent()

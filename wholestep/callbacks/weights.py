@@ -1,4 +1,4 @@
-"""Statistics of the weights during training: norms, update ratios and histograms per epoch."""
+"""`WeightStatistics`: norms, update ratios and histograms of the weights per epoch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How the elements of weights were distributed after an epoch (from 0): NumPy's `counts` between its `edges`.
+    """The histogram of weights after an epoch (from 0): NumPy's `counts` between its `edges`.
 
     Elements that are not finite are in none of the bins.
     """
@@ -47,7 +47,7 @@ class WeightStatistics(Callback):
     Args:
         per: "parameter", or "layer": the parameters of a module together; those outside of layers are "model".
         every: after every so many epochs.
-        bins: of a histogram.
+        bins: the number of bins of a histogram.
 
     Example: `ws.fit(..., callbacks=[ws.WeightStatistics(per="layer")])["update_ratio/0"]`.
     """
@@ -76,7 +76,7 @@ class WeightStatistics(Callback):
         return {name: self.session.get(name) for name in self.session.parameter_names}
 
     def _groups(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """The elements of each parameter or layer as one array."""
+        """The elements of each parameter or layer, concatenated to one array."""
         from wholestep.session.inspect.statistics import layers_of
 
         members = {name: [name] for name in arrays} if self.per == "parameter" else layers_of(arrays)
@@ -122,7 +122,7 @@ def _norm(values: AnyArray) -> float:
 
 
 def _stack_histograms(histograms: list[Histogram]) -> dict[str, Any]:
-    """Histograms as a few arrays, for a checkpoint."""
+    """Pack histograms into a few arrays, for a checkpoint."""
     return {
         "epochs": [h.epoch for h in histograms],
         "counts": np.stack([h.counts for h in histograms]),

@@ -1,4 +1,4 @@
-"""The command `wholestep`: train, evaluate, predict; look into plans and times; check the installation."""
+"""The command `wholestep`: train, evaluate, predict; inspect plans and times; check the installation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _options(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Wholestep logs about its work.")] = False,
 ) -> None:
-    """Options before a command."""
+    """The options before a command."""
     logging.basicConfig(format="%(levelname)s: %(message)s")
     logging.getLogger("wholestep").setLevel(logging.INFO if verbose else logging.WARNING)
 

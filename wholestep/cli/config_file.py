@@ -18,14 +18,14 @@ def read_config(path: Path) -> dict[str, Any]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{path} is no TOML: {error}. Expected lines like epochs = 5, or [optimizer], lr = 3e-4."
+            f"{path} is not valid TOML: {error}. Expected lines like epochs = 5, or [optimizer], lr = 3e-4."
         ) from None
     settings: dict[str, Any] = {}
     for name, value in _flatten_table(tables, ""):
         if name in settings:
             raise UsageError(f"{path} says {name} twice, in a table and under its dotted name; say it once.")
         try:
-            json.dumps(value)  # the manifest of a run stores settings as JSON
+            json.dumps(value)  # the manifest stores the settings of a run as JSON
         except TypeError:
             raise UsageError(
                 f"{path}: {name} is {value}; expected a number, a text, true, false or a list of these."
@@ -55,7 +55,7 @@ def name_setting_in_errors(path: Path | None, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_script_settings_in_errors(path: Path | None, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Append the file's settings to errors of a script's build(): only build() knows which of them is wrong."""
+    """Append the file's settings to errors of a script's build(): only build() can tell which one is wrong."""
     try:
         yield
     except WholestepError as error:

@@ -25,7 +25,7 @@ def doctor(
     ] = None,
     hosts: Annotated[str | None, typer.Option(help="Machines that they are on, by commas.")] = None,
 ) -> None:
-    """Say what Wholestep finds on this machine, and train two steps to see that it works."""
+    """Report versions, devices and compiler of this machine, and train two steps as a self-test."""
     failed = False
     asked = rows()
     if workers is not None:
@@ -41,7 +41,7 @@ def doctor(
 
 
 def rows() -> list[tuple[str, Callable[[], str]]]:
-    """The checks in order."""
+    """The rows of the report, in order."""
     return [
         ("wholestep", _own_version),
         ("python", lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
@@ -110,7 +110,7 @@ def _compiler() -> str:
 
 
 def _gpu() -> str:
-    """The GPUs, NVIDIA's libraries, and two steps on the first; a machine without one is well too."""
+    """The GPUs, NVIDIA's libraries, and two steps on the first GPU; a machine without one is also fine."""
     from wholestep.compiler.backends.cuda.driver.driver import gpu, gpu_count
     from wholestep.compiler.backends.cuda.libraries.versions import library_versions
     from wholestep.compiler.backends.cuda.target import target_of
@@ -134,7 +134,7 @@ def _cache() -> str:
 
 
 def _workers(count: int, hosts: str | None) -> str:
-    """The report of the processes; their errors are printed before."""
+    """The report of the processes, after their errors were printed."""
     from wholestep.distributed.launch.launcher import Job, parse_hosts, run_job
 
     messages: list[str] = []
@@ -153,7 +153,7 @@ def _self_test() -> str:
 
 
 def _two_steps(device: str) -> str:
-    """The gradient of mean((x w)²) at w = 1, x = 1 is 2: one step of SGD with lr 0.25 leads to 0.5."""
+    """Two steps of SGD with lr 0.25: the gradient of mean((x w)²) at w = x = 1 is 2, so the first leads to 0.5."""
     import numpy as np
 
     import wholestep as ws

@@ -39,7 +39,7 @@ def launch(
 
 
 def start(command: tuple[str, ...], count: int, hosts: str | None, restarts: int, threads: int | None = None) -> None:
-    """Run a command as ranks to its end, and exit as it did."""
+    """Run a command as ranks until it ends, and exit with its exit code."""
     from wholestep.distributed.launch.launcher import Job, parse_hosts, run_job
 
     code = run_job(Job(count, command, parse_hosts(hosts), restarts, threads), _say)
@@ -54,13 +54,13 @@ def is_first() -> bool:
 
 
 def is_started_again() -> bool:
-    """Is this a restart of the job?  It resumes from its checkpoints."""
+    """Is this a restart of the job, which resumes from its checkpoints?"""
     launch_info = read_launch()
     return launch_info is not None and launch_info.attempt > 0
 
 
 def say(what: object) -> None:
-    """Print on rank 0."""
+    """Print a text on rank 0."""
     if is_first():
         print(what, flush=True)
 

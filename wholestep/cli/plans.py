@@ -36,7 +36,7 @@ def plans_at(path: Path) -> list[tuple[str, Plan]]:
 
 
 def describe_plans(plans: list[tuple[str, Plan]]) -> str:
-    """The reports of plans, one after the other."""
+    """The reports of several plans, concatenated."""
     from wholestep.compiler.plan.io.report import plan_report
     from wholestep.compiler.runtime.threads import default_threads
 
@@ -53,7 +53,7 @@ def show(path: Where) -> None:
 @app.command()
 @report_errors
 def diff(first: Where, second: Where) -> None:
-    """Print how two plans differ; exit code 1 where they do."""
+    """Print how two plans differ; exit with code 1 if they do."""
     sides = [
         (str(p), describe_plans([("plan", plan) for _, plan in plans_at(p)]).splitlines()) for p in (first, second)
     ]

@@ -1,4 +1,4 @@
-"""`wholestep train`, `evaluate`, `predict`."""
+"""The commands `wholestep train`, `evaluate` and `predict`."""
 
 from __future__ import annotations
 
@@ -60,25 +60,25 @@ def train(
         _start_workers(Workers(workers, engine, model=model, checkpoint=place, restarts=restarts), hosts)
         return
     if model > 1 and read_launch() is None:
-        raise UsageError(f"--model {model} is among workers, and there are none: give --workers {2 * model}, too.")
+        raise UsageError(f"--model {model} divides layers among workers: give --workers {2 * model}, too.")
     overrides = {"workers": Workers(model=model)} if model > 1 else {}
     settings = parse_settings(set or [], device if resume is None else None, precision, memory)
     if resume is not None:
         if script is not None or settings or config is not None:
             raise UsageError(
-                "a resumed run goes on with its own script and settings; leave them out, or start another run with "
+                "a resumed run uses its own script and settings; leave them out, or start another run with "
                 "--folder. Only --epochs and --device may change."
             )
         _resume(trusted, resume, epochs, device, exact, progress, overrides)
         return
     if script is None:
         raise UsageError(
-            "name a script, wholestep train examples/mnist.py, or a run to go on with, --resume runs/mnist."
+            "nothing to train. Name a script, wholestep train examples/mnist.py, or a run, --resume runs/mnist."
         )
     if epochs is not None:
         settings["epochs"] = epochs
     from_file = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
-    settings = {**from_file, **settings}  # in this order: what is set later may be a field of what was set before
+    settings = {**from_file, **settings}  # in this order, since a later setting may be a field of an object set earlier
     target, experiment = (
         folder or Path("runs") / script.stem,
         experiment_of(script, settings, config, from_file).having(overrides),
@@ -160,8 +160,7 @@ def _refuse_used(folder: Path) -> None:
 
     if checkpoints_in(folder):
         raise UsageError(
-            f"{folder} holds a run already. Go on with it: --resume {folder}; or keep this one elsewhere: --folder "
-            "NAME."
+            f"{folder} holds a run already. Resume it: --resume {folder}; or keep this one elsewhere: --folder NAME."
         )
 
 
@@ -192,7 +191,7 @@ def _fit(run: RunRequest) -> None:
 
 @report_errors
 def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = None, device: Device = None) -> None:
-    """Measure a run's weights on its test data, or on its validation data where it has no other."""
+    """Evaluate a run's weights on its test data, or on its validation data if it has no test data."""
     from wholestep.nn.module.module import Module
     from wholestep.train import load_checkpoint
     from wholestep.train.data.frames import encode_for_evaluation

@@ -180,6 +180,6 @@ def experiment_in(
     assert stored.path is not None
     own_script, settings = script_of_run(stored.config, run, stored.path.parent, script)
     experiment = experiment_of(own_script, {**settings, **parse_settings([], device)}).having({"workers": None})
-    if isinstance(experiment.model, Module):  # a step's numbers are its session's: see `evaluate`
+    if isinstance(experiment.model, Module):  # a step's weights are loaded into its session: see `evaluate`
         experiment.model.load(stored.path / WEIGHTS)
     return experiment, stored.path

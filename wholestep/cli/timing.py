@@ -47,7 +47,7 @@ def bench(
     precision: Precision = None,
     memory: Memory = None,
 ) -> None:
-    """Train for some seconds and say how fast."""
+    """Train for some seconds and print the speed."""
     if not seconds > 0:
         raise UsageError(f"--seconds is above 0; received {seconds:g}.")
     experiment = experiment_of(script, parse_settings(set or [], device, precision, memory))

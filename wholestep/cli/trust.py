@@ -1,4 +1,4 @@
-"""Which script may be executed to resume a run: a run's folder may come from someone else.
+"""Decides which script may be executed to resume a run, since a run's folder may come from someone else.
 
 The manifest of a run names its script and settings.  They are used only if this user started the run in this folder
 with them: `wholestep train` records each start in the user's own cache folder, which other users cannot write to.

@@ -29,17 +29,17 @@ IN_FLIGHT = 8  # launches that may be queued before the oldest is waited for, so
 
 
 class Scratch(Protocol):
-    """Memory that the programs of a session share, as its content is only used during a launch."""
+    """Memory shared by the programs of a session: its content is valid only during a launch."""
 
     @property
     def mapped_bytes(self) -> int:
-        """Its current size."""
+        """The current size of the scratch memory."""
 
     def reserve(self, plan: Plan, threads: int) -> None:
         """Grow to fit a plan; programs that were loaded before keep working."""
 
     def spoil(self) -> None:
-        """Fill it with garbage before a plan is checked, so that reads of uninitialised memory show."""
+        """Fill it with garbage before a plan is checked, so that reads of uninitialised memory change its results."""
 
 
 class NoScratch:
@@ -108,10 +108,10 @@ class Launch(Protocol):
         """Return when the launch is done; raises its error."""
 
     def loss(self) -> float:
-        """The first output, which must be a scalar; waits."""
+        """The first output, which must be a scalar; waits for the launch."""
 
     def read(self, name: str) -> AnyArray:
-        """A copy of an output, as the user sees it; waits."""
+        """A copy of an output in the user's shape and type; waits for the launch."""
 
     def keep(self) -> Launch:
         """A handle whose outputs stay valid after the next launch, which may overwrite them; called before that one."""
@@ -126,11 +126,11 @@ class Program(Launch, Protocol):
 
     plan: Plan
     synchronous: bool  # is a launch done when it returns?
-    outputs: Mapping[str, TensorType]  # by name, in order; the first one may be a loss
+    outputs: Mapping[str, TensorType]  # types of the outputs by name, in order; the first one may be a loss
 
     @property
     def mapped_bytes(self) -> int:
-        """The bytes that it has mapped or allocated for itself."""
+        """The bytes that the program has mapped or allocated for itself."""
 
     @property
     def source(self) -> str:
@@ -178,13 +178,13 @@ class Epoch:
 
     sources: Mapping[str, AnyArray]  # input -> all its rows
     whole: Mapping[str, AnyArray]  # input -> the array that every step gets unchanged
-    sizes: Mapping[str, int]  # of every symbol, in a full batch
+    sizes: Mapping[str, int]  # size of every symbol in a full batch
     rows: int
     batch: int  # rows of an update
     symbol: str | None = None  # the symbolic dimension of the batch
     order: int | None = None  # the epoch's key for shuffling; None: rows in their order
     seed: int = 0  # the other key for shuffling
-    number: int = 0  # of the epoch in the run, from 0
+    number: int = 0  # number of the epoch in the run, from 0
     first: int = 0  # the first update to run
     most: int | None = None  # updates to run; None: all
     every: int | None = None  # updates of a range; None: by time alone
@@ -197,7 +197,7 @@ class Epoch:
         return last if self.most is None else min(last, self.first + self.most)
 
     def rows_of(self, update: int) -> int:
-        """How many rows an update has: the last one may have fewer."""
+        """The number of rows of an update; the last one may have fewer."""
         return min(self.batch, self.rows - update * self.batch)
 
     def sizes_of(self, update: int) -> Mapping[str, int]:
@@ -222,7 +222,7 @@ class Epoch:
 class StepRange:
     """Consecutive updates that have been run."""
 
-    epoch: int  # of the run, from 0
+    epoch: int  # number of the epoch in the run, from 0
     first: int  # number of its first update in the epoch, from 0
     losses: AnyArray  # float64, one per update
     rows: AnyArray  # number of rows of each update
@@ -241,7 +241,7 @@ class StepRange:
 
 
 class Slicing(Protocol):
-    """How distributed ranks agree on the number of steps of a range."""
+    """The protocol by which distributed ranks agree on the number of steps of a range."""
 
     seconds: float  # longest duration of a range
 
@@ -275,7 +275,7 @@ def epoch_of_launches(
 def _make_slice(
     program: Program, epoch: Epoch, updates: range, stop_at: str | None, seconds: float, losses: list[float]
 ) -> int:
-    """Launch a range of updates and append their losses; the number of updates that were run."""
+    """Launch a range of updates and append their losses; returns the number of updates that were run."""
     deadline = time.monotonic() + seconds
     in_flight: deque[Launch] = deque()
     for update in updates:
@@ -316,11 +316,11 @@ def do_nothing() -> None:
 
 
 class Device(Protocol):
-    """A device with the target that plans for it are compiled for."""
+    """A device, and the target that its plans are compiled for."""
 
-    name: str  # as in `device=`
+    name: str  # the name that `device=` accepts
     target: Target
-    runs: bool  # False: it only plans
+    runs: bool  # can the device run plans?  A null device only plans
     memory: StateMemory  # the memory of its programs' states
 
     def scratch(self) -> Scratch:

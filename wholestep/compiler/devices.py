@@ -35,10 +35,10 @@ class NumberedModule(BackendModule, Protocol):
     """The interface of a backend with numbered devices."""
 
     def numbered_target(self, number: int) -> Target:
-        """The target of the device with this number."""
+        """The target of the device that has this number."""
 
     def make_numbered(self, target: Target, number: int) -> Device:
-        """The device with this number and a target."""
+        """The device that has this number, for a target."""
 
 
 # Name -> the module, imported on first use.
@@ -76,7 +76,8 @@ def register(name: str, target: Target, make_device: Callable[[Target], Device])
 def unregister(name: str) -> None:
     """Undo `register`."""
     if not isinstance(BACKENDS.get(name), Registered):
-        raise OptionError(f"{name!r} is not a registered backend.")
+        registered = [n for n, backend in BACKENDS.items() if isinstance(backend, Registered)]
+        raise OptionError(f"{name!r} is not a registered backend; registered: {', '.join(registered) or 'none'}.")
     del BACKENDS[name], FAMILIES[name]
 
 
@@ -103,7 +104,7 @@ def _in_precision(target: Target, precision: str, device: str) -> Target:
 
 
 def target_named(name: str) -> Target:
-    """The target that plans for `device=name` are compiled for; this machine need not have the device."""
+    """The target for which `device=name` plans; this machine need not have the device."""
     backend, target = _read(name)
     if isinstance(target, int):
         return cast(NumberedModule, _backend(backend)).numbered_target(target)
@@ -111,7 +112,7 @@ def target_named(name: str) -> Target:
 
 
 def device_text(device: object) -> object:
-    """`torch.device("cuda:0")` as the text that it stands for; anything else as it is."""
+    """The device as a string, also for `torch.device("cuda:0")`; any other value unchanged."""
     is_torchs = type(device).__module__ == "torch" and type(device).__name__ == "device"
     return str(device) if is_torchs else device
 

@@ -47,7 +47,7 @@ class Explanation:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Every rule that the explanation uses, without the instance of its use."""
+        """The name of every rule that the explanation uses."""
         return tuple(dict.fromkeys(rule.split("@")[0] for stage in self.stages for rule in stage.rules))
 
     @property
@@ -97,7 +97,7 @@ class _Runner:
     target: Target
 
     def rewrite(self, graph: IRGraph, *, before_autodiff: bool) -> Rewriting | None:
-        """The rewriting of the compiler's stage; None if it does not run or failed."""
+        """The result of the e-graph stage; None if the stage did not run or failed."""
         options = self.options
         if not options.uses_egraph or (before_autodiff and options.exactness == "bitwise"):
             return None

@@ -67,7 +67,7 @@ class _BudgetSearch:
         """Interpolation search for the plan with the fewest choices; `low` do not suffice, all of them give `plan`."""
         high, best = len(choices), plan
         while high - low > 1:
-            # Guess: drop the last choices as long as their estimated bytes fit into what the best plan leaves free.
+            # Guess: drop the last choices while their estimated bytes fit into the memory that the best plan spares.
             spare = self.budget - self.bytes_of(best)
             count, dropped_bytes = high, 0
             while count > low + 1 and dropped_bytes + choices[count - 1].bytes <= spare:
@@ -85,7 +85,7 @@ class _BudgetSearch:
         return self.planner(replace(self.request, graph=graph, frugal=True, halvings=halvings))
 
     def with_note(self, plan: Plan, choices: Sequence[RecomputeChoice] | None, halvings: int) -> Plan:
-        """The plan with a note on what was done for the limit."""
+        """The plan with a note on the measures that were taken for the limit."""
         done = ["no need to save any"] if choices is None else ["kernels ordered for less memory"]
         if choices:
             products = {p for c in choices for p in c.products}
@@ -110,5 +110,5 @@ def _bytes(choices: Sequence[RecomputeChoice]) -> int:
 def _levels(
     cheap: list[RecomputeChoice], all_choices: list[RecomputeChoice]
 ) -> list[tuple[list[RecomputeChoice], int]]:
-    """Recompute choices and halvings of the largest value to try, from the cheapest on."""
+    """The measures to try, cheapest first: choices to recompute, and halvings of the largest value."""
     return [([], 0), (cheap, 0), (cheap, 1), (all_choices, 1), (all_choices, MOST_HALVINGS)]

@@ -67,7 +67,7 @@ SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 FLATTEN, SHARD = with_target(merge_batch_axes), with_target(shard_optimizer_states)
 
 STAGES = (
-    # Definitions that the user wrote out are recognised as named ops; unstable formulas are replaced by stable ones.
+    # Composites that the user wrote as formulas are recognised; unstable formulas are replaced by stable ones.
     Stage("optimize_forward", (), egraph=True),
     # No gradient, call or stop_gradient nodes are left: the step is one graph of ordinary nodes.  If several ranks
     # compute it, it is the graph of one rank, with its collectives.
@@ -104,8 +104,8 @@ STAGES = (
         ),
     ),
 )
-# Passes that only make a program faster.  The planner relies on the results of all others.  A target's own passes
-# declare it themselves (`OwnPass.needed`).
+# Passes that only make a program faster.  The planner relies on the results of all others.  A target's own pass is
+# optional unless its record says that it is needed (`OwnPass.needed`).
 OPTIONAL = frozenset[Pass | ForTarget](
     (
         sink_relu_below_pool,

@@ -76,7 +76,7 @@ def inner_span(name: str) -> AbstractContextManager[Any]:
 class Integers:
     """The size of a plan: work of a step at capacity, and the bytes that it maps with one thread."""
 
-    nodes: int  # of the lowered graph
+    nodes: int  # nodes of the lowered graph
     kernels: int
     flops: int
     bytes_moved: int
@@ -85,7 +85,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class OptimizeReport:
-    """What a build did: nodes before and after, the rewrites applied, and the spans of its stages.
+    """The report of a build: nodes before and after, the rewrites applied, and the spans of its stages.
 
     It is stored with the cached plan.  `before` holds the integers of the plan without the e-graph; they require a
     second plan and are computed only on request, by `session.optimization()`.
@@ -96,7 +96,7 @@ class OptimizeReport:
     fusions_applied: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
     cached: bool = False  # the plan came from a cache: no stage after tracing ran
-    egraph: tuple[EGraphReport, ...] = ()  # one before autodiff, one on the whole step
+    egraph: tuple[EGraphReport, ...] = ()  # reports of the e-graph passes: before autodiff, and on the whole step
     exactness: str = ""  # the class of rewrites that the e-graph may apply; empty if it did not run
     after: Integers | None = None
     before: Integers | None = None

@@ -26,7 +26,7 @@ class Stage:
 
     name: str
     passes: tuple[Pass | ForTarget, ...]
-    egraph: bool = False  # followed by equality saturation, if the options enable it
+    egraph: bool = False  # is the stage followed by equality saturation, if the options enable it?
 
     def passes_for(self, target: Target) -> tuple[Pass, ...]:
         """The passes for a target, its own included."""

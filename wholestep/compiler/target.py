@@ -36,7 +36,7 @@ class CostTable:
     scalar: float  # one operation of the scalar prologue
     view: float  # one view: it costs no time, but fewer views are easier to read
 
-    weights: Mapping[str, float] = field(hash=False)  # of ops that cost more than an addition, in additions
+    weights: Mapping[str, float] = field(hash=False)  # op that costs more than an addition -> its cost in additions
     half_product: float = 0.0  # one multiply-add of half-precision operands; 0: the same as `product`
     tf32_product: float = 0.0  # one multiply-add of float32 operands rounded to tf32; 0: the same as `product`
 
@@ -65,7 +65,7 @@ class OwnPass:
     """A pass of a target, named by its import path "package.module:function" so that the record stays plain data."""
 
     path: str
-    takes_target: bool = False  # is it called as (graph, target) instead of (graph)?
+    takes_target: bool = False  # is the pass called as (graph, target) instead of (graph)?
     needed: bool = False  # does the planner rely on its result?  A pass that it does not rely on is skipped if it fails
 
 
@@ -74,22 +74,23 @@ class Lowering:
     """The target's own passes, by their position among the common ones."""
 
     windows: tuple[OwnPass, ...] = ()  # over convolutions and pools, before reductions are split into single axes
-    primitives: tuple[OwnPass, ...] = ()  # at the end, over primitives
+    primitives: tuple[OwnPass, ...] = ()  # last passes, over primitives
 
 
 @dataclass(frozen=True)
 class Fusion:
     """The fusion rules of a target."""
 
-    dot_epilogues: bool = True  # fuse pointwise ops after a contraction into its kernel,
-    plain_products: tuple[tuple[str, int], ...] = ()  # except from this many flops on: (dtype of the operands, flops)
-    sums_in_dots: bool = True  # fuse column sums of a contraction's right operand into its kernel
+    dot_epilogues: bool = True  # fuse pointwise ops after a contraction into its kernel?
+    # (dtype of the operands, flops from which on a contraction has no epilogue)
+    plain_products: tuple[tuple[str, int], ...] = ()
+    sums_in_dots: bool = True  # fuse column sums of a contraction's right operand into its kernel?
     # Fuse a pool into the convolution before it?  A string names a function of both nodes, "package.module:function";
     # "package.module:function:text" calls it with that text as a last argument, such as the name of the target.
     pools_in_convolutions: bool | str = True
-    # Fuse pointwise ops into the convolution before them?  A string as above.
+    # Fuse pointwise ops into the convolution before them?  A string names a function, as above.
     convolution_epilogues: bool | str = True
-    partial_sums: bool = False  # two-stage column sums: kernels over rows store partial sums, which small kernels add
+    partial_sums: bool = False  # two-stage column sums: kernels over rows store partial sums, small kernels add them
     most_buffers: int = 16  # buffers that one loop reads and writes
     most_operands: int | None = None  # operands of a kernel over rows; None: no limit
     most_sums: int = 8  # column sums that one loop computes
@@ -102,10 +103,10 @@ class Limits:
 
     threads: int = 1  # threads that plans are priced for; a plan runs on any number
     batch_parts: int = (
-        1  # partial sums over the batch of a weight's gradient; a fixed number, as it determines the bits
+        1  # number of partial sums over the batch of a weight's gradient; fixed, since it determines the bits
     )
-    nearest_cache: int = 32 << 10  # the cache (or shared memory) of one core (or block)
-    cache: int = 1 << 20  # the next larger cache
+    nearest_cache: int = 32 << 10  # bytes of the cache (or shared memory) of one core (or block)
+    cache: int = 1 << 20  # bytes of the next larger cache
     caches: int = 4 << 20  # all caches together: a working set above this is bound by memory bandwidth
     widest_head: int | None = None  # widest attention head, in the accumulation dtype, of its routine; None: no limit
     largest_buffer: int | None = None  # largest buffer that a kernel can address; None: no limit
@@ -119,7 +120,7 @@ class Target:
     dtypes: Mapping[str, str] = field(hash=False)  # dtype of operands -> dtype of accumulation
     composites: frozenset[str]  # composites with kernels of their own; all others are decomposed
     costs: CostTable
-    stored: frozenset[str] = frozenset()  # storage-only dtypes: its passes widen them before computing
+    stored: frozenset[str] = frozenset()  # storage-only dtypes: the target's passes widen them before computing
     # The function that plans for it, "package.module:function".
     planner: str = "wholestep.compiler.plan.memory.sequential_schedule:make_plan"
     blocks_columns: bool = False  # are matrices among states and products stored in blocks of columns, not in rows?

@@ -22,7 +22,7 @@ from wholestep.errors import InputError
 
 Path_ = str | PathLike[str]
 
-IDX_RANK = 8  # axes; images have three
+IDX_RANK = 8  # the most axes; images have three
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
@@ -79,7 +79,7 @@ def open_npy(path: Path_) -> Array:
     return load_npy(path, mmap_mode="r")
 
 
-# Exceptions of NumPy's header parser, which evaluates the header as a Python literal.
+# NumPy's header parser, which evaluates the header as a Python literal, raises these.
 _NOT_NPY = (ValueError, EOFError, TypeError, SyntaxError, LookupError, OverflowError, MemoryError, RecursionError)
 
 
@@ -91,7 +91,7 @@ def load_npy(path: Path_, mmap_mode: Literal["r"] | None = None) -> Array:
     try:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except (*_NOT_NPY, TokenError) as error:
-        raise InputError(f"{path} is not a whole .npy file of numbers: {error}; {advice}.") from error
+        raise InputError(f"{path} is not a complete .npy file of numbers: {error}; {advice}.") from error
     if not isinstance(array, np.ndarray):
         names = ", ".join(array)
         raise InputError(f"{path} holds several arrays, {names}; save the one you need: {advice}.")
@@ -146,7 +146,9 @@ def split_header(path: Path_, lines: Lines, header: bool | None) -> tuple[list[s
 
 
 def _is_header(path: Path_, cells: list[str]) -> bool:
-    """Do these cells name columns?  0, 1, 2, … do, equal numbers do not; for other numbers the user has to say."""
+    """Do these cells name columns?  The cells 0, 1, 2, … do, equal numbers do not; for other numbers the user has to
+    decide.
+    """
     if not all(_is_number(cell) for cell in cells) or cells == [str(i) for i in range(len(cells))]:
         return True
     if len(set(cells)) < len(cells):
@@ -199,7 +201,7 @@ def _number(path: Path_, line: int, column: str, text: str) -> float:
 
 
 def _as_float(text: str) -> float:
-    if "_" in text:  # Python reads 1_0 as 10, a CSV file does not mean that
+    if "_" in text:  # Python reads 1_0 as 10, but a CSV file does not mean that
         raise ValueError
     return float(text)
 
@@ -231,7 +233,7 @@ def read_frame(path: Path_, *, header: bool | None = None, delimiter: str = ",")
     """A table from a CSV file: columns of numbers, text, dates (2024-03-31, with or without a time) or true and false.
 
     Empty cells, `NA`, `NaN`, `null`, `None`, `?` and the like are missing values.  A column is numeric if each of its
-    values is a number.  Dates in other notations (31/03/2024) stay text, which `ws.data.Encoder` reads as dates.
+    values is a number.  Dates in other notations (31/03/2024) remain text, which `ws.data.Encoder` converts to dates.
 
     Args:
         header: does the first line name the columns?  Without a header they are called "0", "1" and so on.  None: it
@@ -276,7 +278,7 @@ def _integers(cells: Sequence[str]) -> Array | None:
 
 
 def _numbers(cells: Sequence[str]) -> Array | None:
-    if any("_" in cell for cell in cells):  # Python reads 1_0 as 10, a CSV file does not mean that
+    if any("_" in cell for cell in cells):  # Python reads 1_0 as 10, but a CSV file does not mean that
         return None
     try:
         return np.array([float(cell) for cell in cells])
@@ -289,5 +291,5 @@ def _dates(cells: Sequence[str]) -> Array | None:
         return None
     try:
         return np.array(cells, "M8[us]")
-    except ValueError:  # the 31st of April
+    except ValueError:  # a date such as the 31st of April
         return None

@@ -40,7 +40,7 @@ class DataLoader:
             `ws.fit` refuses such a loader.
         sampler: another order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.
         transform: one or several changes to the inputs, e.g. `[ws.data.Flip(), ws.data.Crop(4)]`.
-        seed: of the order and of random transforms; `fit` keeps it and ignores its own seed here.
+        seed: the seed of the order and of random transforms; `fit` keeps it and ignores its own seed here.
         prefetch: batches that a background thread computes in advance; results are the same.
         limit: the largest number of batches of an epoch; the others of its order are left out.
 
@@ -76,9 +76,9 @@ class DataLoader:
         self.epoch = self.position = 0
         self._order: tuple[int, Rows] | None = None
         self._sought = False  # the position was set by `seek`, so the next loop begins there
-        self._stream: Iterator[Batch] | None = None  # of an iterable: its batches from the position on
+        self._stream: Iterator[Batch] | None = None  # of an iterable: its batches from the current position on
         self._passed = 0  # rows of a stream that were yielded in this epoch
-        self.own: RankRows | None = None  # with several workers, the rows that this one reads
+        self.own: RankRows | None = None  # with several workers, the rows that this worker reads
         if isinstance(self.source, Stream) and (sampler is not None or drop_last):
             raise UsageError("DataLoader: an iterable decides its own order and batches; leave out sampler, drop_last.")
 
@@ -126,10 +126,10 @@ class DataLoader:
         return self._stream
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """The number of batches of an epoch."""
         if isinstance(self.source, Stream):
             raise UsageError("an iterable does not know how many batches it has; wrap arrays or a data set with len().")
-        # Called after every slice of steps: the order of an epoch, milliseconds of work, is not computed for this.
+        # Called after every slice of steps, so it avoids computing the order of an epoch, which takes milliseconds.
         rows = self._rows_in_order
         batches = rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
         return batches if self.limit is None else min(batches, self.limit)
@@ -142,7 +142,7 @@ class DataLoader:
         begun = self.position > 0 and not self._sought
         if begun or (not isinstance(self.source, Stream) and self.position >= len(self) > 0):
             self.shuffle(self.epoch + 1)
-        reader = copy(self)  # with a position of its own
+        reader = copy(self)  # so that it has its own position
         self._stream = None
         for batch in reader.remaining():
             self.epoch, self.position = reader.epoch, reader.position
@@ -186,7 +186,7 @@ class DataLoader:
 
     @property
     def rows(self) -> int:
-        """Rows of an epoch, without those that `drop_last` and `limit` leave out."""
+        """The number of rows of an epoch, without those that `drop_last` and `limit` omit."""
         return min(self._rows_in_order, len(self) * self.batch_size)
 
     @property
@@ -209,7 +209,7 @@ class DataLoader:
             seed, epoch, batch = (int(state[name]) for name in ("seed", "epoch", "batch"))
         except (LookupError, TypeError, ValueError):
             raise InputError(
-                f"a loader goes on from its seed, epoch and batch, as state_dict() gives them; received {state!r}."
+                f"a loader resumes from its seed, epoch and batch, as state_dict() gives them; received {state!r}."
             ) from None
         before, self.seed, self._order = self.seed, seed, None
         try:

@@ -21,7 +21,7 @@ Rows = NDArray[np.int64]
 
 
 class Sampler(Protocol):
-    """Which rows an epoch visits, in order."""
+    """The base class of samplers: which rows an epoch visits, and in which order."""
 
     def rows(self, seed: int, epoch: int, count: int) -> Rows:
         """The rows of an epoch over a data set of `count` rows."""
@@ -29,7 +29,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Sequential:
-    """Every row, in order."""
+    """Visits every row, in order."""
 
     def rows(self, seed: int, epoch: int, count: int) -> Rows:
         return np.arange(count)
@@ -37,7 +37,7 @@ class Sequential:
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Every row once, in the order that `session.run` uses for the same seed and epoch."""
+    """Visits every row once, in the order that `session.run` uses for the same seed and epoch."""
 
     def rows(self, seed: int, epoch: int, count: int) -> Rows:
         return epoch_order(seed, epoch, count)
@@ -66,7 +66,7 @@ class Weighted:
     """Rows drawn with replacement, each with a probability in proportion to its weight."""
 
     weights: Any
-    draws: int | None = None  # of an epoch; as many as there are rows when None
+    draws: int | None = None  # draws per epoch; None: as many as there are rows
     _ends: NDArray[np.float64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -116,10 +116,10 @@ class RankRows:
 
     rank: int  # along the data axis; ranks along the model axis read the same rows
     ranks: int
-    part: int  # rows of a micro-batch
+    part: int  # rows per micro-batch
 
     def of(self, rows: int) -> NDArray[np.int64]:
-        """Their positions in a batch of `rows` rows."""
+        """The positions of this rank's rows in a batch of `rows` rows."""
         shares = []
         for start in range(0, rows, self.part):
             first, count = rows_of_rank(min(self.part, rows - start), self.rank, self.ranks)

@@ -1,4 +1,4 @@
-"""Where examples come from: arrays, data sets read row by row, iterables."""
+"""Sources of examples: arrays, data sets read row by row, iterables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RowSource:
         return f"{len(self)} examples of {type(self.items).__name__}"
 
     def select(self, rows: NDArray[np.int64]) -> RowSource:
-        """The examples at some rows; nothing is read yet."""
+        """Select the examples at some rows without reading them."""
         return RowSource(self.items, rows if self.rows is None else self.rows[rows])
 
     @property

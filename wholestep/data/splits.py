@@ -25,11 +25,13 @@ class Holdout:
     """How `ws.fit` chooses validation rows: `validation=ws.data.Holdout(0.2, groups=patients)`.
 
     Args:
-        fraction: of all rows; of those of every class with `stratify`; as nearly as whole groups allow with `groups`.
+        fraction: a fraction of all rows; of the rows of every class with `stratify`; as nearly as whole groups allow
+            with `groups`.
         shuffle: draw rows by the seed; False holds out the last ones, as for forecasts.  None: as `fit(shuffle=)`.
         stratify: hold out the same fraction of every class: True goes by the targets, an array by its values, a name
             by a column of the frame.
-        groups: an array with a value per row, or a column's name: rows of one value (a patient, a user) stay together.
+        groups: an array with a value per row, or a column's name: rows with the same value (a patient, a user) are in
+            the same part.
     """
 
     fraction: float = 0.2
@@ -115,7 +117,7 @@ def _fold_of(data: Data, k: int, rng: np.random.Generator, shuffle: bool, strati
     order = rng.permutation(len(data))
     if _is_given(stratify):
         classes = _values(data, stratify, "stratify")
-        order = order[np.argsort(classes[order], kind="stable")]  # class by class, each in its own order
+        order = order[np.argsort(classes[order], kind="stable")]  # sorted by class, in random order within a class
     part_of = np.empty(len(data), np.int64)
     part_of[order] = np.arange(len(data)) % k
     return part_of
@@ -186,7 +188,7 @@ def _column(data: Data, key: Any, what: str) -> Column:
         return as_column(key, what)
     targets = data.target if isinstance(data, Framed) else next(iter(data.targets.values()), None)
     if targets is None or len(getattr(targets, "values", targets).shape) > 1:  # type: ignore[union-attr]
-        raise UsageError(f"{what}=True goes by one target per row, which this data has not; give an array of classes.")
+        raise UsageError(f"{what}=True goes by one target per row, which this data lacks; give an array of classes.")
     return as_column(targets, what)
 
 

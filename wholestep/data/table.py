@@ -38,16 +38,16 @@ class Batch:
         return self.targets
 
     def __iter__(self) -> Iterator[Any]:
-        """`for xb, yb in loader`: inputs, targets where there are any, weights where there are any."""
+        """`for xb, yb in loader`: inputs, then targets and weights if the data has them."""
         yield from (part for part in (self.inputs, self.targets, self.weights) if part is not None)
 
     @property
     def rows(self) -> int:
-        """How many examples it holds."""
+        """The number of examples."""
         return len(next(iter(self.named().values())))
 
     def named(self) -> dict[str, Array]:
-        """The arrays by the names that a session's inputs have."""
+        """The arrays under the names of the session's inputs."""
         out = dict(self.inputs) if isinstance(self.inputs, Mapping) else {INPUT: self.inputs}
         if self.targets is not None:
             out.update(self.targets if isinstance(self.targets, Mapping) else {TARGET: self.targets})
@@ -119,10 +119,10 @@ def as_table(data: object, labels: object = None) -> Table:
 
 
 def _table_of_frame(data: object, labels: object) -> Table | None:
-    """A frame of numbers as a table; None for data that is no frame."""
+    """A frame of numbers as a table; None for data that is not a frame."""
     if isinstance(data, Table | np.ndarray):
         return None
-    from wholestep.data.tables.frame_data import as_framed, plain_table  # which imports this module
+    from wholestep.data.tables.frame_data import as_framed, plain_table  # imported here because it imports this module
 
     framed = as_framed(data if labels is None else (data, labels))
     return None if framed is None else plain_table(framed)
@@ -200,7 +200,7 @@ def _short(value: object) -> str:
 
 
 def check_finite(table: Table) -> None:
-    """InputError for NaN or infinity, with the first position.  Memory maps are skipped: a scan would read the file."""
+    """Raise InputError for NaN or infinity, with the first position.  Memory maps are not read."""
     for name, array in table.columns.items():
         if letter_of(array.dtype) != "f" or isinstance(array, np.memmap):
             continue
@@ -221,7 +221,7 @@ def _is_of_frames(data: object) -> bool:
 
 
 def is_table_like(data: object) -> bool:
-    """Arrays, or tuples or dicts of arrays: what fits in a table as it is.  A list of tuples or dicts is batches."""
+    """Is the data arrays, or tuples or dicts of arrays, which form a table?  A list of tuples or dicts is batches."""
     if isinstance(data, Table | np.ndarray) or hasattr(data, "detach") or is_sparse(data) or _is_of_frames(data):
         return True
     if isinstance(data, Mapping):
@@ -230,5 +230,5 @@ def is_table_like(data: object) -> bool:
         return bool(data) and not isinstance(data[0], tuple | Mapping | Batch)
     if not isinstance(data, tuple):
         return False
-    # A data set in the place of an array is refused where arrays are read, with the fix.
+    # A data set in place of an array is refused where arrays are read, and the error says what to write.
     return 1 <= len(data) <= 3 and all(v is None or is_data_set(v) or is_table_like(v) for v in data)

@@ -7,7 +7,7 @@ from wholestep.lazy import interop
 
 
 def __getattr__(name: str) -> Any:
-    """What to write instead of a function of `torch.distributed`."""
+    """Raise an error that says what to write instead of a function of `torch.distributed`."""
     if name.startswith("_") or (Path(__file__).parent / f"{name}.py").exists():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from wholestep.compiler.frontend.trace import locate

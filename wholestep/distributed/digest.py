@@ -1,4 +1,4 @@
-"""Digest of everything that determines the bits of a run; workers compare theirs before the first step."""
+"""A digest of everything that determines the bits of a run; workers compare theirs before the first step."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from wholestep.data.table import Table
     from wholestep.session import Session
 
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of a function
-LOCAL_SETTINGS = ("threads", "device")  # workers may differ in them
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # an address in the text of a function
+LOCAL_SETTINGS = ("threads", "device")  # workers may have different values of these
 ADVICE = {
     "wholestep": "Install the same version everywhere.",
     "python": "Use the same version of Python everywhere.",

@@ -30,7 +30,7 @@ class WorkersReport(PlanReport):
     grid: Mesh
     network: Network
     exchanges: tuple[CollectiveCost, ...]
-    compute_seconds: float  # of one rank's kernels, by the target's cost model
+    compute_seconds: float  # time of one rank's kernels, by the target's cost model
 
     @property
     def wire_bytes(self) -> int:
@@ -38,16 +38,16 @@ class WorkersReport(PlanReport):
 
         It reduces gradients, the loss and the sums of metrics.
         """
-        return ceil(sum(e.bytes_sent(self.grid.along(e.axis)) for e in self.exchanges))
+        return ceil(sum(e.bytes_sent(self.grid.axis_size(e.axis)) for e in self.exchanges))
 
     def wire_bytes_along(self, axis: str) -> Fraction:
-        """The bytes of these along one axis of the mesh, "data" or "model"."""
-        return sum((e.bytes_sent(self.grid.along(axis)) for e in self.exchanges if e.axis == axis), Fraction(0))
+        """The bytes sent along one axis of the mesh, "data" or "model"."""
+        return sum((e.bytes_sent(self.grid.axis_size(axis)) for e in self.exchanges if e.axis == axis), Fraction(0))
 
     @property
     def wire_bytes_of_all(self) -> int:
         """Bytes that all ranks together send in a step, exactly: 2(n - 1) times what each reduces."""
-        return int(sum(self.workers * e.bytes_sent(self.grid.along(e.axis)) for e in self.exchanges))
+        return int(sum(self.workers * e.bytes_sent(self.grid.axis_size(e.axis)) for e in self.exchanges))
 
     @property
     def gradient_bytes(self) -> int:
@@ -58,20 +58,22 @@ class WorkersReport(PlanReport):
     @property
     def exchange_seconds(self) -> float:
         """The time of all collectives of a step."""
-        return sum(e.seconds(self.grid.along(e.axis), self.network) for e in self.exchanges)
+        return sum(e.seconds(self.grid.axis_size(e.axis), self.network) for e in self.exchanges)
 
     @property
     def step_seconds(self) -> float:
-        """Computing, then exchanging: no overlap is assumed."""
+        """The seconds of computing and then exchanging, without overlap."""
         return self.compute_seconds + self.exchange_seconds
 
     @property
     def efficiency(self) -> float:
-        """The part of a step in which a rank computes: throughput of n ranks over n times that of one with its rows."""
+        """The fraction of a step in which a rank computes: the throughput of n ranks over n times that of a single
+        rank.
+        """
         return self.compute_seconds / self.step_seconds if self.step_seconds else 1.0
 
     def __str__(self) -> str:
-        latency = sum(replace(e, bytes=0).seconds(self.grid.along(e.axis), self.network) for e in self.exchanges)
+        latency = sum(replace(e, bytes=0).seconds(self.grid.axis_size(e.axis), self.network) for e in self.exchanges)
         shown = f"{self.workers:,}" if self.grid.model == 1 else str(self.grid)
         return "\n".join(
             [
@@ -134,7 +136,7 @@ def _mesh_of(workers: object) -> Mesh:
             raise OptionError("estimate has to know how many workers there are: ws.Workers(data=4, model=2).")
         return Mesh(workers.count // (workers.model or 1), workers.model or 1)
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise OptionError(f"workers is a whole number of at least 1, or ws.Workers(...); received {workers!r}.")
+        raise OptionError(f"workers is an integer of at least 1, or ws.Workers(...); received {workers!r}.")
     return Mesh(workers)
 
 

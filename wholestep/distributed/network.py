@@ -20,7 +20,7 @@ from wholestep.errors import OptionError
 
 @dataclass(frozen=True)
 class Network:
-    """A network by two numbers: the latency of an empty message, and the bandwidth of a rank.
+    """A network described by two numbers: the latency of an empty message, and the bandwidth of a rank.
 
     Example: `ws.Network(latency_us=12, gigabytes_per_second=3.1)`.
     """
@@ -53,7 +53,7 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
 
 
 def as_network(network: str | Network) -> Network:
-    """A network, or the one of that name."""
+    """The network itself, or the one with that name."""
     if isinstance(network, Network):
         return network
     if network not in NETWORKS:
@@ -81,7 +81,7 @@ class CollectiveCost:
 
     collective: str
     bytes: int
-    axis: str = DATA  # of the mesh
+    axis: str = DATA  # axis of the mesh
 
     def bytes_sent(self, ranks: int) -> Fraction:
         """Bytes that a rank sends, on average over ranks; exact for each rank if the elements divide evenly."""

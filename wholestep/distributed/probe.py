@@ -13,7 +13,7 @@ from wholestep.distributed.transport.process_group import ProcessGroup
 from wholestep.distributed.workers import Workers
 from wholestep.errors import WorkerError
 
-SMALL, LARGE = 1, 1 << 22  # elements of 4 bytes: one number shows the latency, 16 MiB the bandwidth
+SMALL, LARGE = 1, 1 << 22  # numbers of 4-byte elements: a single one shows the latency, 16 MiB the bandwidth
 REPEATS = {SMALL: 200, LARGE: 10}  # timed all-reduces of each size; the median is reported
 TIMEOUT = 60.0  # seconds that a worker waits for the others
 

@@ -30,7 +30,7 @@ class Workers:
         model: tensor parallelism: the number of processes that have the same rows and divide the layers with `split=`.
             They are consecutive ranks, 0 to `model - 1` and so on, best on one machine.
         checkpoint: for "ray": the folder from which restarts continue; `fit` keeps its checkpoints there.
-        restarts: for "ray": how often; for MPI it is `wholestep launch --restarts 3`.
+        restarts: for "ray": the most restarts; for MPI it is `wholestep launch --restarts 3`.
         timeout: seconds that a process waits for the others before the run ends with a `WorkerError`.
 
     Example: `ws.fit(model, (x, y), loss="cross_entropy", workers=ws.Workers(4))`.
@@ -56,13 +56,15 @@ class Workers:
             value = getattr(self, name)
             if (value is None and name != "restarts") or _is_integer(value, least):
                 continue
-            raise OptionError(f"Workers: {name} is a whole number of at least {least}; received {value!r}.")
+            raise OptionError(f"Workers: {name} is an integer of at least {least}; received {value!r}.")
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
             raise OptionError(f"Workers: timeout is a number of seconds above 0; received {self.timeout!r}.")
         self._need_axes()
 
     def _need_axes(self) -> None:
-        """Derive what is missing of count = data * model; with `model` alone, the number of processes decides."""
+        """Derive the missing numbers of count = data * model; with `model` alone, the number of processes determines
+        count.
+        """
         if self.data is None and (self.model is None or self.count is None):
             return
         product = (self.data or 1) * (self.model or 1)
@@ -90,8 +92,8 @@ class Workers:
         return 0 if launch is None else launch.rank
 
     def join(self) -> RankGroup | None:
-        """Join the process group of this job; None for a process that is alone."""
-        from wholestep.distributed.launch.joining import join  # most processes are alone
+        """Join the process group of this job; return None in a process that was started alone."""
+        from wholestep.distributed.launch.joining import join  # imported here because most processes are started alone
 
         return join(self)
 

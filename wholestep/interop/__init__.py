@@ -1,4 +1,4 @@
-"""Networks, names, arguments and files of other libraries: PyTorch, Keras, ONNX, scikit-learn.
+"""Interoperability with PyTorch, Keras, ONNX and scikit-learn: their networks, names, arguments and files.
 
 This package imports all others, and none imports it: they call its functions, which `__init__.pyi` lists, through
 `wholestep.lazy.interop`.

@@ -1,7 +1,8 @@
 """Aliases under the names of this library's ancestors (Luminal, Meganeura, ML Odyssey), so that programs for them run.
 
 Each is another name of something here, or a few lines over it; nothing else in the package uses them.  They are also
-where one looks for them: `ws.ExecutionPlan`, `ws.callbacks.MetricCallback`, `ws.schedules.SGDR`.
+available in the packages where users look for them: `ws.ExecutionPlan`, `ws.callbacks.MetricCallback`,
+`ws.schedules.SGDR`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-# tensorlogic-train: gradients of micro-batches, added up on arrays
+# tensorlogic-train: accumulates gradients of micro-batches in arrays
 from wholestep.accumulation import AccumulationConfig, AccumulationStats, GradientAccumulator, GradientBuffer
 from wholestep.callbacks.base import Callback
 from wholestep.compiler.plan.model.kernel import Plan
@@ -38,7 +39,7 @@ History = TrainHistory
 
 
 class MetricCallback(Callback):
-    """`Callback` under its name in a loop of steps and epochs: define `on_step`, `on_epoch` or both."""
+    """`Callback` under this library's ancestor's name: define `on_step`, `on_epoch` or both."""
 
 
 # ML Odyssey
@@ -46,7 +47,7 @@ SGDR = WarmRestarts
 
 
 class BasicTrainingLoop:
-    """A model, how it is trained and who watches; `fit` runs it.
+    """A model with its optimizer, metrics and callbacks; `fit` trains it.
 
     Example::
 
@@ -69,11 +70,11 @@ class BasicTrainingLoop:
         self.callbacks = list(callbacks)
 
     def add_callback(self, callback: Callback) -> None:
-        """Add one that watches the next `fit`."""
+        """Add a callback for the next `fit`."""
         self.callbacks.append(callback)
 
     def fit(self, train_data: object, val_data: object = None, epochs: int = 1, **options: Any) -> TrainHistory:
-        """Train, and validate after every epoch where there is validation data; options are those of `ws.fit`."""
-        own = {"optimizer": self.optimizer, "schedule": self.scheduler, "metrics": self.metrics, "loss": self.loss}
+        """Train, and validate after every epoch if there is validation data; options are those of `ws.fit`."""
+        defaults = {"optimizer": self.optimizer, "schedule": self.scheduler, "metrics": self.metrics, "loss": self.loss}
         run = {"callbacks": self.callbacks, "validation": val_data, "epochs": epochs, **options}
-        return Experiment(model=self.model, data=train_data, **own, **run).fit()
+        return Experiment(model=self.model, data=train_data, **defaults, **run).fit()

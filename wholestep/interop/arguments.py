@@ -1,4 +1,4 @@
-"""Wrappers by which functions and layers accept the argument names of other libraries (`keywords.py`)."""
+"""Wrappers that let functions and layers accept the argument names of other libraries (`keywords.py`)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from wholestep.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-# Of a module of these packages the functions in `__all__` are adapted, and of every module the layers (`Module`).
+# In modules of these packages, the functions in `__all__` are wrapped; layers (`Module`) are wrapped in every module.
 _WITH_PUBLIC_FUNCTIONS = (
     "wholestep.compiler.frontend.", "wholestep.nn.functional", "wholestep.nn.loss_modules",
     "wholestep.interop.torch.functions.",
 )  # fmt: skip
-# Of other modules: these functions and classes.
+# In other modules, only these functions and classes are wrapped.
 _ADAPTED: dict[str, tuple[str, ...]] = {
     "wholestep.compiler.frontend.functions.reductions": ("sum", "mean", "max", "min", "argmax"),
     "wholestep.nn.module.methods": ("evaluate",),
@@ -56,26 +56,26 @@ def _adapt_constructor(cls: Any) -> None:
 
 
 def accept_foreign_arguments(function: F) -> F:
-    """A function that also takes its arguments under the names of `keywords.py`.
+    """Wrap a function so that it also accepts its arguments under the names of `keywords.py`.
 
     Nothing is looked up unless an argument is not the function's own.
     """
     code = function.__code__
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if code.co_flags & 0x08:  # it has **options: every name is its own
+    if code.co_flags & 0x08:  # it has **options, which accept every name
         return function
-    own, needed = frozenset(parameters), code.co_argcount - len(function.__defaults__ or ())
+    own_names, needed = frozenset(parameters), code.co_argcount - len(function.__defaults__ or ())
     most = code.co_argcount if not code.co_flags & 0x04 else sys.maxsize  # it has *args
     name, of_class = function.__name__, function.__name__ == "__init__"
 
     @wraps(function)
     def wrapper(*args: Any, **named: Any) -> Any:
-        if of_class and "trainable" in named and "trainable" not in own and hasattr(args[0], "freeze"):
+        if of_class and "trainable" in named and "trainable" not in own_names and hasattr(args[0], "freeze"):
             trainable = named.pop("trainable")
             wrapper(*args, **named)
             args[0].trainable = trainable
             return None
-        if named and not named.keys() <= own:
+        if named and not named.keys() <= own_names:
             kinds = [kind.__name__ for kind in type(args[0]).__mro__] if of_class else [name]
             named = translate_arguments(kinds, [n for n in parameters if n != "self"], named)
         if len(args) > most:
@@ -84,13 +84,17 @@ def accept_foreign_arguments(function: F) -> F:
             fail(UsageError, f"{name} takes {', '.join(words)} by position; received {received}. Name the others.")
         if len(args) + len(named) < needed:
             _refuse_few(type(args[0]).__name__ if of_class else name, parameters[:needed], args, named)
+        if of_class and named:
+            _check_names(type(args[0]).__name__, parameters, needed, len(args), named)
         return function(*args, **named)
 
     return wrapper  # type: ignore[return-value]
 
 
 def _inplace(self: object, *inplace: bool) -> None:
-    """`ReLU(True)` of torch permits overwriting x, which the planner decides here."""
+    """The `inplace` argument of torch's `ReLU(True)`; it is ignored, since the memory planner decides what is
+    overwritten.
+    """
     if inplace not in ((), (True,), (False,)):
         fail(UsageError, f"{type(self).__name__}() takes nothing; received {', '.join(map(repr, inplace))}.")
 
@@ -100,22 +104,22 @@ _init_without_arguments = accept_foreign_arguments(_inplace)
 
 
 def translate_arguments(kinds: list[str], parameters: list[str], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments under our names; one that cannot be taken is an error that says what to write."""
+    """The arguments under our names; one that is not supported is an error that says what to write."""
     from wholestep.interop.keywords import EVERYWHERE, KEYWORDS
     from wholestep.interop.name_tables import Only, Say
 
-    function = kinds[0]  # or a class, before those that it is derived from
+    function = kinds[0]  # the function, or the class before its base classes
     rows = dict(EVERYWHERE)
     for kind in reversed(kinds):
         rows.update(KEYWORDS.get(kind, {}))
     out: dict[str, Any] = {}
     for name, value in named.items():
         row = name if name in parameters else rows.get(name)
-        if isinstance(row, tuple):  # the first of several words that the function has
+        if isinstance(row, tuple):  # the first of several names that the function has
             row = next((word for word in row if word in parameters), None)
         if isinstance(row, Only):
             if not _is_one_of(value, row.values):
-                fail(UsageError, f"{function}: {name}={value!r} is not taken: {row.text}.")
+                fail(UsageError, f"{function}: {name}={value!r} is not supported: {row.text}.")
             continue
         if isinstance(row, Say):
             fail(UsageError, f"{function} has no argument {name!r}: {row.text}.")
@@ -128,7 +132,7 @@ def translate_arguments(kinds: list[str], parameters: list[str], named: Mapping[
 
 
 def drop_foreign_arguments(function: str, own: Container[str], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments without those of another library's function; one that would change something is answered."""
+    """The arguments without those of another library's function; one that would have an effect raises an error."""
     from wholestep.interop.keywords import KEYWORDS
     from wholestep.interop.name_tables import Say
 
@@ -138,7 +142,7 @@ def drop_foreign_arguments(function: str, own: Container[str], named: Mapping[st
         row = rows[name]
         text = row.text if isinstance(row, Say) or not _is_one_of(value, row.values) else None  # type: ignore[union-attr]
         if text is not None:
-            fail(UsageError, f"{function}: {name}={value!r} is not taken: {text}.")
+            fail(UsageError, f"{function}: {name}={value!r} is not supported: {text}.")
     return {name: value for name, value in named.items() if name not in theirs}
 
 
@@ -148,6 +152,14 @@ def _refuse_few(function: str, needed: tuple[str, ...], args: tuple[Any, ...], n
     fail(UsageError, f"{function} needs {len(words)} arguments, {function}({', '.join(words)}); received {received}.")
 
 
+def _check_names(kind: str, names: tuple[str, ...], needed: int, count: int, named: Mapping[str, Any]) -> None:
+    """Raise UsageError for a missing or repeated argument, as Python's error would name `__init__` of a base class."""
+    if missing := [name for name in names[count:needed] if name not in named]:
+        fail(UsageError, f"{kind} lacks {missing[0]}: write {kind}({', '.join(names[1:needed])}).")
+    if twice := [name for name in names[1:count] if name in named]:
+        fail(UsageError, f"{kind}: {twice[0]} was given by position and by name; give it once.")
+
+
 def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
     from wholestep.interop.name_tables import EVERY
 
@@ -155,7 +167,7 @@ def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
 
 
 def _refuse(function: str, name: str, parameters: list[str]) -> NoReturn:
-    from difflib import get_close_matches  # a program without mistakes needs none
+    from difflib import get_close_matches  # imported here because it is only needed after a mistake
 
     close = get_close_matches(name, parameters, 1)
     hint = f" Did you mean {close[0]}=?" if close else ""

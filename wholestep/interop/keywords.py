@@ -1,4 +1,4 @@
-"""Table of argument names of other libraries: our name, several of which the function has one, or what to write."""
+"""The argument names of other libraries: for each our name, several candidates, or a text that says what to write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INIT = "give `init=` an initialiser, e.g. init=ws.init.xavier_uniform()"
 _TRAINED = "parameters are trained unless they are frozen: model.freeze('name.*')"
 _LAST = "images are (N, C, H, W): transpose the data once, x.transpose(0, 3, 1, 2)"
 
-# For every function and layer that has the word on the right.
+# For every function and layer that has the argument on the right.
 EVERYWHERE: Mapping[str, Row] = {
     # axes
     "dim": "axis",
@@ -72,7 +72,7 @@ EVERYWHERE: Mapping[str, Row] = {
     "downscale_factor": "factor",
     "depth_multiplier": "multiplier",
     "beta": ("beta", "delta"),
-    # what changes nothing here
+    # arguments that have no effect here
     "inplace": Only((EVERY,), ""),
     "device": Only((None, "cpu"), _DEVICE),
     "requires_grad": Only((EVERY,), ""),
@@ -81,7 +81,7 @@ EVERYWHERE: Mapping[str, Row] = {
     "name": Only((EVERY,), ""),
     "trainable": Only((True,), "write model.freeze('name.*')"),
     "training": Only((True,), MODE),
-    # what is written otherwise
+    # arguments that are written differently here
     "kernel_initializer": Say(_INIT),
     "bias_initializer": Say("write ws.nn.init.constant_(layer.bias, value) after the layer is made"),
     "kernel_regularizer": "weight_regularizer",
@@ -99,14 +99,14 @@ EVERYWHERE: Mapping[str, Row] = {
     "size_average": Only((None,), "write reduction='mean' or 'sum'"),
 }  # fmt: skip
 
-_CSV: Mapping[str, Row] = {  # of pandas.read_csv
+_CSV: Mapping[str, Row] = {  # arguments of pandas.read_csv
     "sep": "delimiter", "filepath_or_buffer": "path",
     "names": Say("write header=False, which calls the columns '0', '1' and so on"),
     "usecols": Say("leave columns out after reading: ws.data.read_frame(path).without('column')"),
     "encoding": Say("files are read as UTF-8: convert others before"),
 }  # fmt: skip
 
-# For one function or class, by its own name; these come before the rows above.
+# For one function or class, by its name; these rows are searched before those above.
 KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "max": {"dim": Say("torch gives values and indices; write x.max(axis) for the values, x.argmax(axis) for the indices")},
     "min": {"dim": Say("torch gives values and indices; write x.min(axis) for the values, ws.argmin(x, axis) for the indices")},

@@ -1,4 +1,4 @@
-"""The form of a table of names of other libraries, sentences that several share, and the small tables of ancestors."""
+"""The data structure of tables of other libraries' names, sentences that several tables share, and small tables."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class Say:
-    """A word that is not taken: what to write instead, as a sentence without its full stop."""
+    """A name that is not supported: what to write instead, as a sentence without its full stop."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Only:
-    """An argument that is taken, and left out, where its value is one of these; else it is answered."""
+    """An argument that is ignored if its value is one of these; otherwise an error says what to write."""
 
     values: tuple[object, ...]
     text: str
 
 
-# Sentences of several tables.
+# Sentences that several tables use.
 CELL = "one step of a loop of your own is written with ws.scan; whole layers are ws.nn.LSTM, ws.nn.GRU, ws.nn.RNN"
 RANKS = (
     "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))"
@@ -31,21 +31,21 @@ DEVICE = "the device belongs to the run: ws.fit(..., device='cuda'), also of ws.
 MODE = "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)"
 PRECISION = "write precision='bfloat16' or 'float16' to ws.fit or ws.build_session"
 
-IN_PLACE = "*_"  # the names of what changes a tensor
-EVERY = object()  # in Only: whatever the value, it changes nothing here
+IN_PLACE = "*_"  # pattern of functions that change a tensor in place
+EVERY = object()  # in Only: every value is accepted, since the argument has no effect here
 
 
 @dataclass(frozen=True)
 class NameTable:
-    """The public names of one of their modules, or the attributes of one of their classes.
+    """The public names of one module of another library, or the attributes of one of its classes.
 
     Args:
-        theirs: what they call the place: "torch.nn".
-        ours: where those names are looked for here: "ws.nn".
+        theirs: the module in the other library: "torch.nn".
+        ours: the module here in which users look for these names: "ws.nn".
         same: their name -> ours, with which it means the same; a path from `ws`, or "module:name" of the package.
         say: their name, or a pattern, -> what to write.
         groups: the same for many names, separated by spaces.
-        differs: names that are ours too, with another meaning: in what.
+        differs: names that exist here with another meaning: the difference.
     """
 
     theirs: str
@@ -56,7 +56,7 @@ class NameTable:
     differs: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, name: str) -> str | None:
-        """What to write for a name that is not the same here; `{name}` in a sentence is the name."""
+        """What to write for a name that differs here; `{name}` in the sentence stands for the name."""
         if name in self.say:
             return self.say[name].replace("{name}", name)
         for names, text in self.groups:
@@ -67,7 +67,7 @@ class NameTable:
         return None
 
     def patterns(self) -> Iterator[str]:
-        """Every name, or pattern of names, that is answered."""
+        """Every name, or pattern of names, in the table."""
         yield from self.say
         for names, _ in self.groups:
             yield from names.split()

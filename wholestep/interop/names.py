@@ -1,4 +1,4 @@
-"""Lookup of names that are not ours: those that mean the same are resolved, for others the error says what to write."""
+"""Lookup of other libraries' names: those with the same meaning are resolved, others raise an error with advice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @cache
 def all_tables() -> tuple[NameTable, ...]:
-    """In the order in which they are searched."""
+    """All tables, in the order in which they are searched."""
     from wholestep.interop.keras import names as keras
     from wholestep.interop.name_tables import GRAPHS, SESSIONS, TRAINERS
     from wholestep.interop.torch.names import functions, methods, modules
@@ -36,20 +36,20 @@ def _tables_of(place: str) -> tuple[NameTable, ...]:
 
 
 def path_of(place: str, name: str) -> str | None:
-    """Ours for a name of theirs that means the same: a path from `ws`."""
+    """The path from `ws` of our object with the same meaning as another library's name."""
     return next((t.same[name] for t in _tables_of(place) if name in t.same), None)
 
 
 def suggestion(place: str, name: str) -> str | None:
-    """What to write for a name of theirs, as a sentence without its full stop."""
+    """What to write for another library's name, as a sentence without its full stop."""
     return next((text for t in _tables_of(place) if (text := t.answer(name)) is not None), None)
 
 
 def resolve_path(path: str) -> Any:
-    """The object that a path of the tables names: `ws.nn.Linear`, or `wholestep.compiler.ir.types:boolean`."""
+    """The object for a path in the tables, such as `ws.nn.Linear` or `wholestep.compiler.ir.types:boolean`."""
     if ":" in path:
-        home, _, own = path.partition(":")
-        return reduce(getattr, own.split("."), import_module(home))
+        home, _, attribute = path.partition(":")
+        return reduce(getattr, attribute.split("."), import_module(home))
     value: Any = import_module("wholestep")
     for part in path.split(".")[1:]:
         value = getattr(value, part)
@@ -57,7 +57,7 @@ def resolve_path(path: str) -> Any:
 
 
 def resolve_missing(package: str, name: str) -> Any:
-    """What a package gives for a name that it does not export."""
+    """Resolve a name that a package does not export: return an object with the same meaning, or raise an error."""
     place = "ws" + package.removeprefix("wholestep")
     path = None if name.startswith("_") else path_of(place, name)
     if path is not None:
@@ -70,17 +70,17 @@ def resolve_missing(package: str, name: str) -> Any:
         hint = f". It is {home}.{name}" if home else _close(package, name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
     sentence = f"there is no `{place}.{name}`: {text}."
-    # `from wholestep.nn import X` would turn an AttributeError into one that says nothing.
+    # `from wholestep.nn import X` would replace an AttributeError with an ImportError without our text.
     raise locate(HabitImportError(sentence) if _imports(sys._getframe(2)) else HabitError(sentence))
 
 
 def _answer_elsewhere(name: str) -> str | None:
-    """Of names that people look for in many places: helpers, callbacks, transforms."""
+    """The answer for names that users look for in several packages: helpers, callbacks, transforms."""
     return next((text for place in ("ws.utils", "ws.callbacks", "ws.data") if (text := suggestion(place, name))), None)
 
 
 def _imports(frame: Any) -> bool:
-    """Is a frame at a `from ... import`?"""
+    """Is the frame executing a `from ... import`?"""
     from opcode import opmap
 
     return bool(frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"])
@@ -90,14 +90,14 @@ _FOLDERS = ("nn", "losses", "optim", "nn.functional", "schedules", "metrics", "d
 
 
 def _home(package: str, name: str) -> str | None:
-    """The package of ours that has the name."""
+    """The package of ours that exports the name."""
     places = (*(f"ws.{folder}" for folder in _FOLDERS), "ws")
     others = (place for place in places if place != "ws" + package.removeprefix("wholestep"))
     return next((place for place in others if name in resolve_path(place).__all__), None)
 
 
 def _close(package: str, name: str) -> str:
-    """The nearest name here."""
+    """The most similar name in this package."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, getattr(sys.modules[package], "__all__", ()), 1, 0.75)
@@ -105,14 +105,16 @@ def _close(package: str, name: str) -> str:
 
 
 def foreign_attribute(place: str, owner: object, name: str, what: str = "") -> Any:
-    """What an object of ours gives for an attribute that it does not have: a method of theirs, or what to write."""
+    """Resolve a missing attribute of our object: another library's method with the same meaning, or an error that says
+    what to write.
+    """
     path = None if name.startswith("_") else path_of(place, name)
     if path is not None:
         value = resolve_path(path)
         return MethodType(value, owner) if isinstance(value, FunctionType) else value
     text = None if name.startswith("_") else suggestion(place, name)
     if text is None and place == "a tensor" and not name.startswith("_"):
-        text = suggestion("ws", name)  # most of their methods are functions as well
+        text = suggestion("ws", name)  # most methods of torch's tensors are functions as well
     if text is None:
         raise AttributeError(f"{what or place} has no attribute {name!r}")
     raise locate(HabitError(f"{place} has no `{name}`: {text}."))
@@ -124,14 +126,14 @@ LIBRARIES = {"torch": "torch", "torchvision": "torch", "keras": "Keras", "tensor
 
 
 def library_of(value: object) -> str:
-    """The library that an object, a class or a function belongs to; "" for none of those above."""
+    """The library that defines an object, a class or a function; "" if it is none of the supported ones."""
     home = getattr(value, "__module__", None) if isinstance(value, type) or hasattr(value, "__name__") else None
     home = home or type(value).__module__
     return LIBRARIES.get(str(home).partition(".")[0], "")
 
 
 def suggest_replacement(value: object, place: str) -> str:
-    """`That is torch's Linear: write ws.nn.Linear(...).`; "" where it is nobody's."""
+    """A hint such as `That is torch's Linear: write ws.nn.Linear(...).`; "" if the object is from no known library."""
     library = library_of(value)
     name = value.__name__ if isinstance(value, type) else type(value).__name__
     if not library:
@@ -143,7 +145,7 @@ def suggest_replacement(value: object, place: str) -> str:
 
 
 def suggest_torch_function(function: Any) -> str:
-    """What to write for a function of torch that was called on a tensor of ours."""
+    """What to write for a function of torch that was called on our tensor."""
     name = str(getattr(function, "__name__", function))
     for place in ("ws", "ws.nn.functional"):
         if path_of(place, name) or name in getattr(resolve_path(place), "__all__", ()):
@@ -158,7 +160,7 @@ def suggest_torch_function(function: Any) -> str:
 
 
 class Namespace:
-    """What `ws.utils` is: not a module, but the names that people look for there."""
+    """An object such as `ws.utils`: not a module, but it resolves the names that users look for there."""
 
     __all__: tuple[str, ...] = ()
 
@@ -182,4 +184,4 @@ UTILS = Namespace("ws.utils", "batches are ws.DataLoader, files and splits in ws
 NN_UTILS = Namespace("ws.nn.utils", "gradients are clipped by ws.fit(..., clip_norm=1.0); layers are in ws.nn")
 RNN_UTILS = Namespace(
     "ws.nn.utils", NN_UTILS._purpose
-)  # torch.nn.utils.rnn, whose names are those of torch.nn.utils too
+)  # the names of torch.nn.utils.rnn are also found in torch.nn.utils

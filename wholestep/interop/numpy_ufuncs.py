@@ -1,4 +1,4 @@
-"""NumPy's elementwise functions (ufuncs) called on tensors: each is an operator or a function of ours."""
+"""NumPy's elementwise functions (ufuncs) on tensors: each is mapped to one of our operators or functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wholestep.errors import UsageError
 if TYPE_CHECKING:
     from wholestep.compiler.frontend.tensor import Tensor
 
-# NumPy's name -> the method of a tensor on the left, and of one on the right
+# NumPy's name -> the method if the tensor is the left operand, and if it is the right one
 OPERATORS = {
     "add": ("__add__", "__radd__"),
     "subtract": ("__sub__", "__rsub__"),
@@ -42,7 +42,7 @@ FUNCTIONS = frozenset({
 
 
 def apply_ufunc(function: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
-    """What a function of NumPy gives for tensors among its inputs."""
+    """The result of a NumPy function that has tensors among its inputs."""
     from wholestep.compiler.frontend.tensor import Tensor
     from wholestep.interop import names
 

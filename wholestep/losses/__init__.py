@@ -1,4 +1,4 @@
-"""Losses: scalar tensors that end in ratio(numerator, denominator), so that micro-batches add up to one batch.
+"""Losses: scalar tensors of the form numerator / denominator, so that micro-batches can be summed to one batch.
 
 Element-wise losses divide by elements; cross entropy and KL sum over classes (the last axis) and divide by rows.
 Losses take raw scores if possible, and `reduction="mean"`, `"sum"` or `"none"`; `sample_weight` has the weights of

@@ -1,4 +1,4 @@
-"""A loss on arrays: the same expression as inside a step, compiled once for each kind of arguments."""
+"""Losses on arrays: the same expression as inside a step, compiled once per kind of arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wholestep.lazy import interop
 from wholestep.losses.table import Loss, LossFunction, get
 
 Array = np.ndarray[Any, Any]
-_WITHOUT_ROWS = ("class_weight", "pos_weight")  # arrays whose first axis is never the batch
+_WITHOUT_ROWS = ("class_weight", "pos_weight")  # arrays whose first axis is not the batch
 
 
 def value_and_grad(
@@ -33,8 +33,8 @@ def value_and_grad(
     Args:
         loss: a function of this module (or of your own), a `Loss`, its description, or a name.
         prediction: an array of floats; float64 arrays and lists are computed in float64.
-        target: what the loss takes; floats are brought to the prediction's dtype.
-        options: of the loss; arrays among them (`sample_weight=`) are given like the target.
+        target: the target; floats are cast to the prediction's dtype.
+        options: options of the loss; arrays among them (`sample_weight=`) are given like the target.
 
     Example: `ws.losses.value_and_grad("mse", [0.8, 0.3, 0.5], [1.0, 0.0, 0.5])[0]`.
     """
@@ -47,14 +47,14 @@ def value_and_grad(
 
 
 class LossValue(float):
-    """A loss of arrays: a float with the program and the arrays that it was computed from, for gradients."""
+    """The loss of arrays: a float that also stores the program and its arguments, for gradients."""
 
     program: LossProgram
     arrays: Mapping[str, Array]
     prediction: Any  # the argument itself
 
     def item(self) -> float:
-        """The number alone."""
+        """The value as a plain float."""
         return float(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -146,5 +146,5 @@ def _session(program: LossProgram) -> Any:
         g.set_outputs({"loss": loss, "grad": grad})
     else:
         g.set_outputs({"loss": loss})
-    # At run time and by name: the library is written over the public surface, of which sessions are the last part.
+    # Imported at run time and by name: sessions use this package, so they cannot be imported at the top.
     return import_module("wholestep").build_inference_session(g, batch_size=program.capacity)

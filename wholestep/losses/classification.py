@@ -55,9 +55,9 @@ def cross_entropy(
         ignore_index: rows with this index count neither above nor below the line.
         label_smoothing: s turns the target t into (1 - s)·t + s / classes (Szegedy et al., 2016).
         class_weight: (classes,); class c counts that much.  A mean over class indices divides by the weights of the
-            rows' classes, a mean over probabilities by rows, as torch does.  Where no row counts it is not finite.
+            rows' classes, a mean over probabilities by rows, as torch does.  If no row counts, the loss is not finite.
         sample_weight: (...); a row counts that much above and below the line.
-        axis: of the classes, where shapes leave it open: logits (4, 3, 3) with labels (4, 3), and probabilities of more
+        axis: the class axis, if shapes are ambiguous: logits (4, 3, 3) with labels (4, 3), and probabilities of more
             than two axes.
 
     Example: `ws.losses.cross_entropy(logits, labels)`.
@@ -76,7 +76,8 @@ def cross_entropy(
     if ignore_index is None and smoothing is None and weights is None:
         return reduce("cross_entropy", class_rows(scores, labels), reduction, sample_weight)
     counted = None if ignore_index is None else labels != ignore_index
-    safe_labels = labels if counted is None else fn.where(counted, labels, 0)  # a valid index; its row has weight 0
+    # a valid index where the target is ignored; such a row has weight 0
+    safe_labels = labels if counted is None else fn.where(counted, labels, 0)
     label_weights = None if weights is None else fn.gather(weights, safe_labels)
     rows = class_rows(scores, safe_labels)
     outer = _importance(rows, counted, sample_weight)
@@ -95,7 +96,9 @@ def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
 def _smooth_labels(
     rows: Tensor, logits: Tensor, label_weights: Tensor | None, smoothing: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """(1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose class has weight 0 keeps the second term."""
+    """The label-smoothed loss (1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose class has weight 0 keeps
+    the second term.
+    """
     logs = fn.log_softmax(logits)
     spread = -(logs if weights is None else logs * weights).sum(-1)
     sharp = rows if label_weights is None else label_weights * rows
@@ -110,7 +113,7 @@ def _probability_rows(logits: Tensor, t: Tensor, smoothing: Tensor | None, weigh
 
 
 def _importance(rows: Tensor, counted: Tensor | None, sample_weight: Tensor | None) -> Tensor | None:
-    """The weight of each row, apart from its class; None: 1 each."""
+    """The weight of each row, without class weights; None if all are 1."""
     each = None
     if sample_weight is not None:
         each = spread_weight("cross_entropy", rows, sample_weight).expand(rows.shape)
@@ -153,7 +156,7 @@ def _class_weights(logits: Tensor, class_weight: Target | None) -> Tensor | None
 def _smoothing(logits: Tensor, value: Number) -> Tensor | None:
     if is_off(value):
         return None
-    below_zero = -1e-300  # so that ws.runtime(0.0) is allowed
+    below_zero = -1e-300  # the open bound is slightly below 0 so that ws.runtime(0.0) is allowed
     text = "at least 0 and below 1"
     return option(logits, "cross_entropy", "label_smoothing", value, below_zero, 1.0, text)
 
@@ -210,7 +213,7 @@ def binary_cross_entropy_with_logits_loss(
     Args:
         target: 0 or 1 for each score, or a probability between them, of any dtype.  A column (rows, 1) and (rows,) fit
             together; nothing else is broadcast.
-        pos_weight: how much a target of 1 counts against one of 0, for all or for each element of a row.
+        pos_weight: the weight of targets 1 relative to targets 0, for all or for each element of a row.
 
     Example: `ws.losses.binary_cross_entropy_with_logits_loss(logits, targets)`.
     """
@@ -220,15 +223,16 @@ def binary_cross_entropy_with_logits_loss(
     takes_as(logits, Meaning(each=True))
     values = yes_or_no_values(logits, t)
     if pos_weight is not None:
-        from wholestep.compiler.frontend.functions.activations import softplus  # few losses need it
+        # imported here because few losses need it
+        from wholestep.compiler.frontend.functions.activations import softplus
 
-        # t counts w times: (w - 1)·t·softplus(-x) more.
+        # t counts w times, which adds (w - 1)·t·softplus(-x).
         values = values + (as_tensor(pos_weight) - 1.0) * t * softplus(-logits)
     return reduce(name, values, reduction, sample_weight)
 
 
 def yes_or_no_values(logits: Tensor, t: Tensor) -> Tensor:
-    """-t·log p - (1 - t)·log(1 - p), p the sigmoid of the logits."""
+    """Binary cross entropy per element: -t·log p - (1 - t)·log(1 - p), where p is the sigmoid of the logits."""
     return pointwise("bce_with_logits", logits, t)
 
 
@@ -244,12 +248,13 @@ def focal_loss(
     sample_weight: Tensor | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """Cross entropy times (1 - p)^gamma, p the probability of the truth: easy rows count less (Lin et al., 2017).
+    """Cross entropy times (1 - p)^gamma, where p is the probability of the target: easy rows count less (Lin et al.,
+    2017).
 
     Args:
         logits: with class indices in their shape without the classes (see `cross_entropy`): softmax, averaged over
             rows; with targets 0 and 1 of the same shape: sigmoid, averaged over elements.
-        gamma: how much less; 0 is cross entropy.
+        gamma: the focusing exponent; 0 is cross entropy.
         alpha: for targets 0 and 1: the weight of the 1s, that of the 0s being 1 - alpha.
         class_weight: for class indices: (classes,).  The mean still divides by rows.
 
@@ -286,7 +291,7 @@ def focal_loss(
 
 
 def _power(x: Tensor, exponent: Tensor) -> Tensor:
-    """x^exponent for x ≥ 0; at 0 it is 0 with slope 0, where an exponent below 1 has an infinite one."""
+    """x^exponent for x ≥ 0, with gradient 0 at 0, where exponents below 1 have an infinite one."""
     some = x > 0.0
     return fn.where(some, fn.where(some, x, 1.0) ** exponent, 0.0)
 

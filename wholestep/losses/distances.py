@@ -1,4 +1,4 @@
-"""Losses of distances: pairs and triplets of vectors, and scores that should be in order."""
+"""Losses of distances: pairs and triplets of vectors, and scores with a target order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def triplet_margin_loss(
     Args:
         anchor, positive, negative: vectors (..., features) of one shape.
         p: 1 or 2, which length is meant.
-        swap: the positive may stand for the anchor where it is nearer to the negative (Balntas et al., 2016).
+        swap: use the positive in place of the anchor if it is nearer to the negative (Balntas et al., 2016).
 
     Example: `ws.losses.triplet_margin_loss(x, x * 1.1, -x)`.
     """
@@ -55,10 +55,10 @@ def _distance(loss: str, a: Tensor, b: Tensor, p: int) -> Tensor:
 
 @on_arrays
 def triplet_loss(embeddings: Tensor, labels: Target, margin: Number = 1.0, reduction: str = "mean") -> Tensor:
-    """Triplets found in the batch: for each row the farthest of its own class and the nearest of another,
-    max(0, d(own) - d(other) + margin), averaged over rows that have both (arXiv:1703.07737).
+    """Triplets found in the batch: for each row the farthest row of the same class (p) and the nearest row of another
+    class (n), max(0, d(p) - d(n) + margin), averaged over rows that have both (arXiv:1703.07737).
 
-    Rows are compared with each other: the loss is not separable, and a batch cannot be cut into parts.
+    Rows are compared with each other: the loss is not separable, and a batch cannot be split.
 
     Args:
         embeddings: (rows, features).
@@ -79,7 +79,8 @@ def triplet_loss(embeddings: Tensor, labels: Target, margin: Number = 1.0, reduc
     room = option(embeddings, "triplet_loss", "margin", margin, -1e-300, text="at least 0")
     squares = (embeddings * embeddings).sum(-1)
     products = embeddings @ embeddings.T
-    apart = fn.relu(squares.reshape((rows, 1)) + squares.reshape((1, rows)) - 2.0 * products)  # rounding may be below 0
+    # rounding can make the sum negative
+    apart = fn.relu(squares.reshape((rows, 1)) + squares.reshape((1, rows)) - 2.0 * products)
     some = apart > 0.0
     distance = where(some, fn.sqrt(where(some, apart, 1.0)), 0.0)  # (rows, rows)
     alike = classes.reshape((rows, 1)) == classes.reshape((1, rows))
@@ -127,9 +128,9 @@ def contrastive_loss(
     """t·d² + (1 - t)·max(0, margin - d)², averaged over pairs (Hadsell et al., 2006).
 
     Args:
-        distances: of two vectors each, (rows,) or (rows, 1).
-        target: 1 where they belong together, 0 where not, of any dtype.
-        margin: how far apart those that do not belong together should be.
+        distances: the distance of each pair, (rows,) or (rows, 1).
+        target: 1 for similar pairs, 0 for dissimilar ones, of any dtype.
+        margin: the distance that dissimilar pairs should have at least.
 
     Example: `ws.losses.contrastive_loss(ws.sqrt((x * x).sum(-1) + 1e-12), labels == 0)`.
     """

@@ -1,4 +1,4 @@
-"""How scores and targets of a classifier fit together, what a loss tells metrics about it, and the linter.
+"""Determines how scores and targets of a classifier correspond, what a loss tells metrics about them, and the linter.
 
 *Multi-class*: scores have a class axis, of which one is correct; the other axes are rows.  *Binary*: each score has a
 target of its own, 0 or 1.  A loss records which of the two it is (`takes_as`), and a metric of the same output follows
@@ -23,12 +23,12 @@ SAME_VALUES = ops_with(Trait.VIEW) | {"cast"}
 
 @dataclass(frozen=True)
 class Meaning:
-    """How a loss interprets an output."""
+    """The interpretation of an output by a loss."""
 
-    each: bool  # binary, one target for each score; else classes along `axis`
+    each: bool  # binary, with one target per score; otherwise classes along `axis`
     axis: int = -1
     ignore_index: int | None = None
-    logits: bool = True  # probabilities follow from the scores by sigmoid or softmax
+    logits: bool = True  # sigmoid or softmax of the scores gives the probabilities
     signs: bool = False  # binary targets are 1 and -1 instead of 1 and 0
     probabilities: bool = False  # the scores are probabilities themselves
 
@@ -44,9 +44,9 @@ def takes_as(scores: Tensor, meaning: Meaning) -> None:
 
 
 def class_axis(name: str, scores: Shape, target: Shape, axis: int | None = None) -> int:
-    """The axis of classes: the one that is given, or the one without which the scores have the target's shape.
+    """The class axis: the given one, or the one without which the scores have the target's shape.
 
-    That may be the last, as in language models, or axis 1, as in torch; where both would do, it must be given.
+    That may be the last, as in language models, or axis 1, as in torch; if both are possible, it must be given.
     """
     last = len(scores) - 1
     if axis is not None:
@@ -73,7 +73,7 @@ def without(shape: Shape, axis: int) -> Shape:
 
 
 def _is_row_of(target: Shape, rows: Shape) -> bool:
-    """Do targets have the shape of the rows?  A column of class indices, (N, 1), counts as (N,)."""
+    """Do the targets have the shape of the rows?  A column of class indices, (N, 1), counts as (N,)."""
     return target in (rows, (*rows, 1))
 
 
@@ -84,7 +84,7 @@ def classes_last(scores: Tensor, axis: int) -> Tensor:
 
 
 def class_numbers(loss: str, scores: Tensor, labels: Tensor) -> Tensor:
-    """Class indices in the shape of the rows of scores whose classes are last."""
+    """The class indices in the shape of the rows of scores whose class axis is last."""
     rows = scores.shape[:-1]
     if not _is_row_of(labels.shape, rows):
         fail(
@@ -142,12 +142,12 @@ def _refuse_whole_rows(loss: str, logits: Tensor, labels: Tensor) -> None:
 
 
 def shapes_match(a: Shape, b: Shape) -> bool:
-    """Are the shapes equal, but for a last axis of size 1?  Nothing else is broadcast."""
+    """Are the shapes equal, except for a last axis of size 1?  Nothing else is broadcast."""
     return a == b or (*a, 1) == b or (*b, 1) == a
 
 
 def answers(scores: Tensor, target: Target) -> Target:
-    """Binary targets in the shape and dtype of the scores, if they fit; else unchanged."""
+    """Binary targets in the shape and dtype of the scores if they fit; otherwise unchanged."""
     if isinstance(target, int | float):
         return target
     t = as_tensor(target)
@@ -157,7 +157,7 @@ def answers(scores: Tensor, target: Target) -> Target:
 
 
 def by_score(scores: Tensor, target: Target) -> bool:
-    """Has each score a target of its own?  Class indices lack the axis of classes, which is never of size 1."""
+    """Does each score have its own target?  Class indices lack the class axis, which never has size 1."""
     if isinstance(target, int | float):
         return True
     return shapes_match(scores.shape, as_tensor(target).shape)
@@ -166,7 +166,7 @@ def by_score(scores: Tensor, target: Target) -> bool:
 # -- linter ---------------------------------------------------------------------------------------
 
 _ONE_TRUE = "use loss='cross_entropy' where one class is true"
-LINT = {  # (binary?, the op that computed the scores) -> what to write
+LINT = {  # (binary?, the op that computed the scores) -> text of the warning
     (False, "softmax"): "leave the softmax out; ws.nn.Softmax()(model.predict(x)) gives probabilities.",
     (False, "sigmoid"): "leave the sigmoid out, or use loss='bce' for labels of yes or no.",
     (True, "sigmoid"): "leave the sigmoid out; ws.nn.Sigmoid()(model.predict(x)) gives probabilities.",

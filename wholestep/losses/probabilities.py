@@ -1,4 +1,4 @@
-"""Losses of models that end in probabilities or their logarithms.  Those that take raw scores are more exact."""
+"""Losses of models that output probabilities or log-probabilities.  Losses of raw scores are more accurate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wholestep.errors import DTypeError, ShapeError, TrainingWarning
 from wholestep.losses.forms import Meaning, answers, class_axis, class_numbers, classes_last, source_of, takes_as
 from wholestep.losses.shared import Target, match_target, on_arrays, reduce, spread_weight
 
-LEAST = -100.0  # the least logarithm, as in torch: the loss of a probability of 0 is finite
+LEAST = -100.0  # lower bound of logarithms, as in torch: the loss of a probability of 0 is finite
 
 
 @on_arrays
@@ -26,7 +26,7 @@ def nll_loss(
     sample_weight: Tensor | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """-log p of the class that is true, averaged over rows: for models that end in `log_softmax`.
+    """-log p of the target class, averaged over rows: for models that end in `log_softmax`.
 
     Args:
         log_probabilities: (..., classes), or (rows, classes, ...): the shape of the target tells.
@@ -53,7 +53,7 @@ def nll_loss(
     labels, classes = class_numbers("nll_loss", logs, labels), int(logs.shape[-1])
     safe_labels = labels if ignore_index is None else where(labels != ignore_index, labels, 0)
     weights = _class_weights(class_weight, classes, logs)
-    counts = fn.gather(weights, safe_labels)  # which also checks the range of the labels
+    counts = fn.gather(weights, safe_labels)  # the gather also checks the range of the labels
     counts = counts if ignore_index is None else where(labels != ignore_index, counts, 0.0)
     if sample_weight is not None:
         counts = counts * spread_weight("nll_loss", counts, sample_weight)
@@ -74,7 +74,7 @@ def _class_weights(class_weight: Target | None, classes: int, logs: Tensor) -> T
 
 
 def _lint(loss: str, x: Tensor) -> None:
-    """Warn about probabilities in the place of log-probabilities."""
+    """Warn about probabilities where log-probabilities are expected."""
     node = source_of(x)
     if node.op in ("softmax", "sigmoid"):
         line = user_line()

@@ -1,4 +1,4 @@
-"""Regression losses: element by element, averaged over elements."""
+"""Regression losses: computed per element, averaged over elements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rmse_loss(prediction: Tensor, target: Target, *, sample_weight: Tensor | Non
     error = prediction - match_target("rmse_loss", prediction, target)
     mean = reduce("rmse_loss", error * error, "mean", sample_weight)
     wrong = mean > 0.0
-    # The inner `where` keeps the root's infinite slope at 0 out of the product that the chain rule forms.
+    # The inner `where` keeps the root's infinite gradient at 0 out of the chain rule.
     return fn.where(wrong, fn.where(wrong, mean, 1.0).sqrt(), 0.0)
 
 
@@ -119,13 +119,13 @@ def quantile_loss(
     """
     q = option(prediction, "quantile_loss", "quantile", quantile, 0.0, 1.0)
     error = match_target("quantile_loss", prediction, target) - prediction
-    # |d|/2 + (q - 1/2)·d has the two slopes, and half their sum where they meet; there, |d|'s slope is 0 and so the
-    # other one's must be.
+    # |d|/2 + (q - 1/2)·d has the two slopes, and half their sum at 0, where |d|'s gradient is 0; the gradient of the
+    # other term must be 0 there too.
     tilt = fn.where(error == 0.0, 0.0, (q - 0.5) * error)
     return reduce("quantile_loss", 0.5 * fn.abs(error) + tilt, reduction, sample_weight)
 
 
-# Beyond e⁶⁴ the exponential continues along its tangent: with scores of ±1e4 the loss and its slope are finite.
+# Above e⁶⁴ the exponential continues as its tangent: with scores of ±1e4 the loss and its gradient are finite.
 _STEEPEST = 64.0
 
 
@@ -181,7 +181,7 @@ def gaussian_nll_loss(
     Args:
         prediction: the mean, where `variance` is given; else `(..., 2)`, the mean and the logarithm of the variance.
         target: numbers of the mean's shape.
-        variance: of the mean's shape; no less than `eps` is used, and the gradient passes as if it had been.
+        variance: of the mean's shape; clamped to at least `eps`, with the gradient passed unchanged.
         full: add 0.5·log(2π).
 
     Example: `ws.losses.gaussian_nll_loss(x @ w, y, variance=ws.exp(x @ w))`.
@@ -197,7 +197,7 @@ def gaussian_nll_loss(
 
 
 def _normal(prediction: Tensor, variance: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean, the logarithm of the variance, and one over the variance."""
+    """The mean, the log-variance and the inverse variance."""
     if variance is not None:
         v = as_tensor(variance)
         if v.shape != prediction.shape:
@@ -219,5 +219,5 @@ def _normal(prediction: Tensor, variance: Tensor | None, eps: float) -> tuple[Te
 
 
 def _no_less_than(x: Tensor, low: float) -> Tensor:
-    """max(x, low), with a slope of 1 on both sides: what fell below can come back."""
+    """max(x, low) with gradient 1 everywhere: values below the bound can recover."""
     return fn.where(x > low, x, (x - fn.stop_gradient(x)) + low)

@@ -29,7 +29,7 @@ def ctc_loss(
     zero_infinity: bool = False,
     sample_weight: Tensor | None = None,
 ) -> Tensor:
-    """-log of the probability that the model writes the labels, in any of the ways to place them (Graves et al., 2006).
+    """The negative log-probability of the labels, summed over all alignments (Graves et al., 2006).
 
     A step writes a class or the blank; equal classes side by side are one label.  The mean divides each row by the
     number of its labels first, as in torch.
@@ -67,7 +67,7 @@ def ctc_loss(
 
 
 def _forward(logs: Tensor, may_skip: Tensor, ends: Tensor | None) -> Tensor:
-    """log of the probability of all ways to each state after the last step; logs (time, rows, states)."""
+    """The log-probability of each state after the last step, summed over all paths to it; logs (time, rows, states)."""
     rows, states = logs.shape[1:]
     first = where(fn.iota((rows, states), 1) == 0, 0.0, NEVER).astype(logs.dtype)
 
@@ -86,7 +86,7 @@ def _forward(logs: Tensor, may_skip: Tensor, ends: Tensor | None) -> Tensor:
 
 
 def _at(logs: Tensor, states: Tensor) -> Tensor:
-    """(rows, time, states): the log-probability of each state's class in each step, as a product with one-hot rows."""
+    """The log-probability of each state's class in each step, (time, rows, states), by a product with one-hot rows."""
     chosen = fn.iota((*states.shape, logs.shape[2]), 2) == states.reshape((*states.shape, 1))
     with pin_float32():  # a half type would lose half of the digits
         return logs @ chosen.astype(logs.dtype).transpose(1, 2)
@@ -99,13 +99,13 @@ def _log_add_exp(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _between(labels: Tensor, blank: int) -> Tensor:
-    """blank, label, blank, label, ...: (rows, labels) -> (rows, 2·labels)."""
+    """Interleave labels with blanks: (rows, labels) -> (rows, 2·labels)."""
     empty = labels * 0 + blank
     return fn.stack([empty, labels], 2).reshape((labels.shape[0], labels.shape[1] * 2))
 
 
 def _may_skip(states: Tensor, blank: int) -> Tensor:
-    """May the blank before a state be left out?  Only between two labels that differ."""
+    """May the blank before a state be skipped?  Only between two different labels."""
     before = pad(states, [(0, 0), (2, 0)], float(blank))[:, :-2]
     return (states != blank) & (states != before)
 

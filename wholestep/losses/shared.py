@@ -35,7 +35,7 @@ def on_arrays(loss: LossOf) -> LossOf:
 
 
 def match_target(loss: str, prediction: Tensor, target: Target) -> Tensor:
-    """The target as a tensor of the prediction's shape; a single number stands for all elements."""
+    """The target as a tensor of the prediction's shape; a scalar is broadcast."""
     if isinstance(target, int | float):
         return as_tensor(target)
     t = as_tensor(target)
@@ -55,7 +55,8 @@ def match_target(loss: str, prediction: Tensor, target: Target) -> Tensor:
 
 
 def reduce(loss: str, values: Tensor, reduction: str, sample_weight: Tensor | None = None) -> Tensor:
-    """The values as they are, their sum, or their mean; rows (leading axes) count by their weight.
+    """Reduce the values as `reduction` says: unchanged, their sum, or their mean; rows (leading axes) count by their
+    weight.
 
     The weighted mean is Σ w·v / Σ w over elements: a weight of 2 is the same row twice.
     """
@@ -69,13 +70,13 @@ def reduce(loss: str, values: Tensor, reduction: str, sample_weight: Tensor | No
         return weighted
     if reduction == "sum":
         return weighted.sum()
-    each: Extent = product(values.shape[sample_weight.ndim :])  # elements of a row
+    each: Extent = product(values.shape[sample_weight.ndim :])  # elements per row
     count = sample_weight.sum() if each == 1 else sample_weight.sum() * each
     return ratio(weighted.sum(), count)
 
 
 def spread_weight(loss: str, values: Tensor, sample_weight: Tensor) -> Tensor:
-    """The weights of rows with an axis of size 1 for each axis inside a row."""
+    """The row weights with an axis of size 1 for each axis inside a row."""
     rows = values.shape[: sample_weight.ndim]
     if sample_weight.shape != rows or not sample_weight.ndim:
         expected = shape_text(values.shape[:1])
@@ -96,7 +97,7 @@ def spread_weight(loss: str, values: Tensor, sample_weight: Tensor) -> Tensor:
 def option(
     prediction: Tensor, loss: str, name: str, value: Number, low: float = 0.0, high: float = math.inf, text: str = ""
 ) -> Tensor:
-    """An option strictly between two bounds as a runtime scalar `<loss>.<name>`; a tensor is taken as it is.
+    """An option strictly between two bounds as a runtime scalar `<loss>.<name>`; a tensor is returned unchanged.
 
     A second loss of the same kind in a graph has `<loss>2.<name>`.
     """
@@ -115,10 +116,10 @@ def option(
 
 
 def plain(value: Number) -> object:
-    """The number inside `ws.runtime(number)`."""
+    """The number wrapped by `ws.runtime(number)`."""
     return value.value if isinstance(value, Switchable) else value
 
 
 def is_off(value: Number | None) -> bool:
-    """A plain 0 or None leaves no trace in the program; `ws.runtime(0.0)` and tensors do."""
+    """Is the value a plain 0 or None, which the program omits?  `ws.runtime(0.0)` and tensors are part of it."""
     return value is None or (isinstance(value, int | float) and value == 0)

@@ -20,7 +20,7 @@ from wholestep.losses.forms import (
 )
 from wholestep.losses.shared import Number, Target, match_target, on_arrays, option, reduce
 
-_EPS = 1e-12  # added to a squared length, as torch does: a vector of zeros has the cosine 0
+_EPS = 1e-12  # added to the squared length, as in torch: a zero vector has the cosine 0
 
 
 @on_arrays
@@ -33,12 +33,12 @@ def cosine_embedding_loss(
     *,
     sample_weight: Tensor | None = None,
 ) -> Tensor:
-    """1 - cos for pairs that belong together, max(0, cos - margin) for those that do not, averaged over rows.
+    """1 - cos for similar pairs, max(0, cos - margin) for dissimilar pairs, averaged over rows.
 
     Args:
         prediction: vectors (..., features).
         target: the vectors to compare them with, of the same shape.
-        similar: (...), 1 where a pair belongs together and -1 where it does not; all do when None.
+        similar: (...), 1 for similar and -1 for dissimilar pairs; all do when None.
         margin: between -1 and 1: how similar vectors that do not belong together may be.
 
     Example: `ws.losses.cosine_embedding_loss(x, x * 2.0)`.
@@ -95,14 +95,14 @@ def tversky_loss(
     *,
     axis: int | None = None,
 ) -> Tensor:
-    """1 - (Σ p·t + smooth) / (Σ p·t + alpha·Σ p·(1 - t) + beta·Σ (1 - p)·t + smooth): Dice in which what is found
-    wrongly and what is missed count differently (arXiv:1706.05721).
+    """1 - (Σ p·t + smooth) / (Σ p·t + alpha·Σ p·(1 - t) + beta·Σ (1 - p)·t + smooth): Dice with different weights for
+    false positives and false negatives (arXiv:1706.05721).
 
-    As `dice_loss`, it sees a batch as a whole.
+    Like `dice_loss`, it needs the whole batch.
 
     Args:
-        logits, target: as of `dice_loss`.
-        alpha, beta: what a false positive and a false negative cost; 0.5 and 0.5 is Dice.
+        logits, target: as for `dice_loss`.
+        alpha, beta: weights of false positives and false negatives; 0.5 and 0.5 is Dice.
 
     Example: `ws.losses.tversky_loss(logits, labels, alpha=0.3, beta=0.7)`.
     """
@@ -121,7 +121,7 @@ def tversky_loss(
 
 
 def _regions(loss: str, logits: Tensor, target: Target, axis: int | None) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Probabilities, targets, and the axes of a region: all of them, or all but the class axis."""
+    """The probabilities, the targets, and the axes to sum over: all axes, or all except the class axis."""
     if by_score(logits, target):
         lint(loss, logits, each=True)
         takes_as(logits, Meaning(each=True))
@@ -142,14 +142,14 @@ def info_nce_loss(
     symmetric: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """Each query finds its key among all keys of the batch: cross entropy of cosines / temperature
-    (van den Oord et al., 2018; symmetric: Radford et al., 2021).
+    """Cross entropy of cosines / temperature, by which each query selects its key among all keys of the batch (van den
+    Oord et al., 2018; symmetric: Radford et al., 2021).
 
     Rows are compared with each other: the loss is not separable, and a batch cannot be cut into parts.
 
     Args:
         queries: (rows, features).
-        keys: of the same shape; row i belongs to query i.
+        keys: keys of the same shape; row i belongs to query i.
         symmetric: average it with the loss of keys that find their queries.
 
     Example: `ws.losses.info_nce_loss(x, x * 2.0)`.

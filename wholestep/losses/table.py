@@ -1,4 +1,4 @@
-"""The table of losses by name and alias, and `Loss`, a name with options."""
+"""The table of losses by name and alias, and `Loss`, a named loss with options."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LossFunction = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class LossEntry:
-    """A row of the table; a loss that is not separable cannot be computed from parts of a batch."""
+    """A row of the table; a non-separable loss cannot be computed from parts of a batch."""
 
-    home: str  # file and function; a run loads only the file of its own loss
+    home: str  # file and function; only the file of the requested loss is loaded
     aliases: tuple[str, ...]
     separable: bool = True
     takes_classes: bool = False  # may its targets be class indices?
 
     @property
     def function(self) -> LossFunction:
-        """The function that records it."""
+        """The function of the loss."""
         file, name = self.home.split(".")
         function: LossFunction = getattr(import_module(f"wholestep.losses.{file}"), name)
         return function
@@ -68,7 +68,7 @@ ALIASES = {alias: name for name, entry in LOSSES.items() for alias in entry.alia
 
 
 def canonical(name: object) -> str:
-    """The name in the table that a name or alias stands for."""
+    """The canonical name of a loss for a name or alias."""
     key = str(name).lower()
     full_name = ALIASES.get(key, key)
     if full_name not in LOSSES:
@@ -84,7 +84,7 @@ def canonical(name: object) -> str:
 
 @dataclass(frozen=True, init=False)
 class Loss:
-    """A loss of the table with options: for a configuration; it is called like the function itself.
+    """A loss of the table with its options, for configurations; it is called like the function itself.
 
     Example: `ws.losses.Loss("cross_entropy", label_smoothing=0.1)(logits, labels)`.
     """
@@ -106,17 +106,17 @@ class Loss:
 
     @property
     def function(self) -> LossFunction:
-        """The function that records it."""
+        """The function of the loss."""
         return LOSSES[self.kind].function
 
     @property
     def separable(self) -> bool:
-        """Whether a batch may be cut into parts; Dice and InfoNCE see it as a whole."""
+        """Whether a batch can be split into parts; Dice and InfoNCE need the whole batch."""
         return LOSSES[self.kind].separable
 
     @property
     def takes_classes(self) -> bool:
-        """Whether targets may be the numbers of classes, as well as scores or answers."""
+        """Whether targets may be class indices."""
         return LOSSES[self.kind].takes_classes
 
     def __call__(self, prediction: Tensor, target: Any, sample_weight: Tensor | None = None) -> Tensor:
@@ -140,7 +140,7 @@ class Loss:
 
 
 def get(loss: str | Mapping[str, Any] | LossFunction) -> LossFunction:
-    """A loss from a name, a description (`to_config`), or a function or `Loss`, which is returned as it is.
+    """A loss from a name, a `to_config()`, a function or a `Loss`; the latter two are returned unchanged.
 
     Example: `ws.losses.get("cross_entropy")(logits, labels)`.
     """

@@ -1,4 +1,4 @@
-"""Accuracy and top-k accuracy: how many rows are right."""
+"""Accuracy and top-k accuracy: the fraction of correct rows."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class RightRows(OfScores):
 
     @property
     def correct(self) -> int | float:
-        """How many rows were right; a float where rows have weights."""
+        """The number of correct rows; a float if rows have weights."""
         value: int | float = self._states["correct"].item() if self._states else 0
         return value
 
     @property
     def total(self) -> int | float:
-        """How many rows there were; a float where rows have weights."""
+        """The number of rows; a float if rows have weights."""
         value: int | float = self._states["total"].item() if self._states else 0
         return value
 
 
 @dataclass(eq=False)
 class Accuracy(RightRows):
-    """The part of rows whose class is right.
+    """The fraction of rows whose class is correct.
 
-    Predictions are scores `(..., C)`, classes `(...)`, or one score for each target of yes or no; targets are classes,
-    or probabilities of the scores' shape.  Among equal scores the first class counts.  Of several labels (N, L) each
-    counts by itself; with `exact` a row counts, and is right where all its labels are.
+    Predictions are scores `(..., C)`, classes `(...)`, or one score for each binary target; targets are classes,
+    or probabilities of the scores' shape.  Among equal scores the first class counts.  Each of several labels (N, L)
+    counts separately; with `exact` a row counts once, and is correct if all its labels are.
 
-    `threshold` is the score, in the scores' own unit, above which the answer is yes.  A loss such as "bce", of which it
-    is known that it takes logits, makes it 0.0.
+    `threshold` is the score above which the prediction is positive, in the unit of the scores.  A loss such as "bce",
+    of which it is known that it takes logits, makes it 0.0.
 
     Example: `ws.metrics.Accuracy()`.
     """
@@ -91,7 +91,7 @@ class Accuracy(RightRows):
 
 @dataclass(eq=False)
 class TopKAccuracy(RightRows):
-    """The part of rows whose class is among the `k` best scores.
+    """The fraction of rows whose class is among the `k` highest scores.
 
     Scores are `(..., C)`, targets classes, or probabilities of which the largest counts.  Among equal scores the class
     that comes first is better, so that `k=1` is `Accuracy`; a row whose own score is NaN is wrong.

@@ -1,4 +1,4 @@
-"""Agreement of a classifier with the targets beyond chance: balanced accuracy, Matthews' correlation, Cohen's kappa."""
+"""Agreement with the targets beyond chance: balanced accuracy, Matthews' correlation, Cohen's kappa."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _refuse_labels(kind: str, questions: int) -> NoReturn:
 
 @dataclass(eq=False)
 class OfCounts(Counted):
-    """Scores of a single classifier, for which the negative answer is a class too."""
+    """The base class of metrics computed from class counts, in which the negative class counts too."""
 
     def _asks(self, rows: ClassTensors | ClassArrays) -> bool:
         if rows.questions > 1:
@@ -37,7 +37,7 @@ class OfCounts(Counted):
 
 @dataclass(eq=False)
 class BalancedAccuracy(OfCounts):
-    """The mean over classes of the part of their rows that is right: accuracy in which every class counts alike.
+    """The mean recall over classes: an accuracy in which every class has equal weight.
 
     With `adjusted`, 0 is chance and 1 is perfect.
 

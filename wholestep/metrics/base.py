@@ -1,7 +1,7 @@
 """The base of all metrics: states that add up over batches, inside the step or on arrays, and a result from them.
 
 A metric is the same sums in two places.  *Inside the step*, `record` declares a state `metrics.<name>.<part>` for each
-part and adds to it what a batch contributes; the numbers leave the program only when `result` is asked for.  *On
+part and adds to it what a batch contributes; the program returns the numbers only when `result` is requested.  *On
 arrays*, `update` adds the same to states of the metric's own, and `compute` gives the result.  Counts are int64 and
 sums are float64, so that the result does not depend on how the examples were cut into batches.
 """
@@ -45,11 +45,11 @@ class Metric(ABC):
     """
 
     kind: ClassVar[str] = ""
-    higher_is_better: ClassVar[bool | None] = None  # None: the result is an array, or the direction is unknown
+    higher_is_better: ClassVar[bool | None] = None  # None: the result is an array, or its direction is unknown
     takes_loss: ClassVar[bool] = False
 
     name: str = field(default="", kw_only=True)
-    meaning: Meaning | None = field(default=None, init=False, repr=False)  # of the prediction, by the loss
+    meaning: Meaning | None = field(default=None, init=False, repr=False)  # how the loss interprets the prediction
     _states: dict[str, Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -59,18 +59,18 @@ class Metric(ABC):
 
     @abstractmethod
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        """What a batch adds to each part, as tensors."""
+        """The contribution of a batch to each part, as tensors."""
 
     @abstractmethod
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        """The same on arrays."""
+        """The contribution of a batch to each part, as arrays."""
 
     @abstractmethod
     def result(self, states: States) -> Result:
-        """The metric from its parts (`"correct"`, `"total"`); NaN where nothing was counted."""
+        """The metric from its parts (`"correct"`, `"total"`); NaN if nothing was counted."""
 
     def joined(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-        """The parts of two sets of rows together, from the parts of each: tensors or arrays.  By default they add."""
+        """Merge the parts of two sets of rows: tensors or arrays.  By default they are added."""
         return {part: old[part] + new[part] for part in new}
 
     # -- inside the step -----------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Metric(ABC):
             graph.update(old[part], value)
 
     def told(self, meaning: Meaning | None) -> Self:
-        """The metric with the meaning that the loss gives to the prediction; itself without one."""
+        """The metric with the meaning that the loss gives to the prediction; without one, the metric itself."""
         if meaning is None:
             return self
         out = self.copy()
@@ -91,22 +91,22 @@ class Metric(ABC):
         return out
 
     def state_name(self, part: str) -> str:
-        """The name of the state that holds a part inside a step."""
+        """The name of the state that stores a part inside a step."""
         return f"metrics.{self.name}.{part}"
 
     def own(self, states: States) -> dict[str, Array]:
-        """The parts of this metric among states by their full names, as `result` takes them."""
+        """The parts of this metric, selected from states by their full names, as `result` takes them."""
         prefix = self.state_name("")
         return {name.removeprefix(prefix): value for name, value in states.items() if name.startswith(prefix)}
 
     def with_capacity(self, rows: int) -> Self:
-        """The metric with buffers for an epoch of so many rows; itself if its states do not depend on the rows."""
+        """The metric with buffers for this number of rows; the metric itself if it needs none."""
         return self
 
     # -- on arrays -----------------------------------------------------------------------------------------------
 
     def __call__(self, *_: object, **__: object) -> NoReturn:
-        """HabitError: a metric is not called."""
+        """Raises HabitError, since a metric is not called."""
         fail(
             HabitError,
             f"a metric is not called: {self.name}.update(prediction, target) counts a batch, {self.name}.compute() is "
@@ -119,7 +119,7 @@ class Metric(ABC):
         Args:
             prediction: scores, classes or numbers, as the metric documents.
             target: the truth for each row.
-            weight: how much each row counts; 1 when None.
+            weight: the weight of each row; None: 1.
         """
         for value in (prediction, target, weight):
             refuse_mask(value, f"{self.name}.update")
@@ -127,7 +127,7 @@ class Metric(ABC):
         self._join(self.measure(*arrays))
 
     def compute(self) -> Result:
-        """The metric of all that was counted; NaN before any update."""
+        """The metric over everything counted; NaN before any update."""
         return self.result(self._states) if self._states else float("nan")
 
     def reset(self) -> None:
@@ -135,7 +135,7 @@ class Metric(ABC):
         self._states = {}
 
     def merge(self, other: Self) -> None:
-        """Count what another metric of the same description has counted, as if all batches had come here."""
+        """Merge the counts of another metric of the same configuration."""
         if type(other) is not type(self) or other._options() != self._options():
             fail(UsageError, f"merge takes a metric of the same description, {self!r}; received {other!r}.")
         self._join(other.state_dict())
@@ -149,17 +149,17 @@ class Metric(ABC):
         self._states = {part: np.asarray(value) for part, value in joined.items()}
 
     def state_dict(self) -> dict[str, Array]:
-        """What was counted so far, as copies."""
+        """Copies of the counts so far."""
         return {part: value.copy() for part, value in self._states.items()}
 
     def load_state_dict(self, states: States) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore a `state_dict()`."""
         self._states = {part: np.array(value) for part, value in states.items()}
 
     # -- as plain data -------------------------------------------------------------------------------------------
 
     def to_config(self) -> dict[str, Any]:
-        """The description as plain data: `{"kind": "accuracy", "name": "accuracy", ...}`."""
+        """The metric as plain data: `{"kind": "accuracy", "name": "accuracy", ...}`."""
         return {"kind": self.kind, "name": self.name, **self._options()}
 
     @staticmethod
@@ -173,14 +173,14 @@ class Metric(ABC):
         refuse_description(config)
         options = {k: v for k, v in config.items() if k != "kind"}
         cls = metric_class(config["kind"])
-        known = {f.name for f in fields(cls) if f.init}
-        for option in options.keys() - known:
-            fail(OptionError, f"{cls.kind} has no option {option!r}; it has: {', '.join(sorted(known))}.")
+        field_names = {f.name for f in fields(cls) if f.init}
+        for option in options.keys() - field_names:
+            fail(OptionError, f"{cls.kind} has no option {option!r}; it has: {', '.join(sorted(field_names))}.")
         with report_config_errors(cls.kind):
             return cls(**options)
 
     def copy(self) -> Self:
-        """A metric of the same description that has counted nothing."""
+        """A metric of the same configuration without counts."""
         return replace(self)
 
     def _options(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Metric(ABC):
 
 
 def alike(a: Array, b: Array) -> tuple[Array, Array]:
-    """Both in the larger extent of each axis: a class that was not seen before has counted 0."""
+    """Pad both with zeros to the larger size of each axis: a class that one of them lacks has count 0."""
     if a.shape == b.shape:
         return a, b
     shape = tuple(max(n, m) for n, m in zip(a.shape, b.shape, strict=True))

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say."""
+"""The calibration of predicted probabilities."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wholestep.metrics.reading import PredictionForm, Seen
 class ECE(OfProbabilities):
     """The expected calibration error (arXiv:1706.04599): Σ nᵢ/n·|accuracyᵢ - confidenceᵢ| over bins of confidence.
 
-    The confidence of a row is the probability of the class that it is given, of yes or no that of the answer; bins are
+    The confidence of a row is the probability of its predicted class; bins are
     `bins` equal parts of (0, 1].  Predictions are raw scores, or probabilities with `from_logits=False`.
 
     Example: `ws.metrics.ECE(bins=15)`.
@@ -46,13 +46,13 @@ class ECE(OfProbabilities):
         if ignored is not None:
             amounts = fn.where(seen.target != ignored, amounts, 0.0)
         place = fn.floor(sure * float(self.bins))
-        on_edge = place == sure * float(self.bins)  # it belongs to the bin below
+        on_edge = place == sure * float(self.bins)  # a value on the edge belongs to the lower bin
         index = fn.maximum(fn.where(on_edge, place - 1.0, place), 0.0).astype("int32").reshape(flat)
         parts = {"count": amounts, "confidence": amounts * sure, "right": fn.where(right, amounts, 0.0)}
         return {part: fn.scatter_add(value.reshape(flat), index, self.bins) for part, value in parts.items()}
 
     def _confidence_and_hits(self, seen: Seen[Tensor]) -> tuple[Tensor, Tensor]:
-        """How sure each row is, in float64, and whether it is right."""
+        """The confidence of each row in float64, and whether the row is correct."""
         x, t = seen.prediction.astype("float64"), seen.target
         if seen.form is PredictionForm.EACH:
             p = fn.sigmoid(x) if self.from_logits else x

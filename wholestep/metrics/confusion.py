@@ -22,10 +22,10 @@ AVERAGES = ("macro", "micro", "weighted", "binary", "auto", None)
 
 @dataclass(eq=False)
 class OfClasses(OfScores):
-    """A metric that reads a class for each row.
+    """The base class of metrics that need a predicted class for each row.
 
-    Predictions are scores `(..., C)`, classes `(...)`, or one score for each target of yes or no, with a `threshold`
-    above which the answer is yes (a loss such as "bce" makes it 0.0).  `classes` says how many classes there are where
+    Predictions are scores `(..., C)`, classes `(...)`, or one score for each binary target, with a `threshold` above
+    which the prediction is positive (0.0 for a loss such as "bce").  `classes` says how many classes there are where
     predictions are classes; on arrays it may be left open.
     """
 
@@ -46,7 +46,7 @@ class OfClasses(OfScores):
 
 
 def _count_binary(rows: Any) -> dict[str, Any]:
-    """Of each binary label: true positives, predicted positives, actual positives, and rows; tensors or arrays."""
+    """For each binary label: true positives, predicted positives, actual positives, and rows; tensors or arrays."""
     predicted, actual = rows.predicted == 1, rows.actual == 1
     parts = {"right": predicted & actual, "predicted": predicted, "actual": actual}
     return {**{part: rows.amounts(hits).sum(0) for part, hits in parts.items()}, "total": rows.amounts().sum(0)}
@@ -54,9 +54,9 @@ def _count_binary(rows: Any) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class ConfusionMatrix(OfClasses):
-    """How many rows of each true class (down) were given each class (across).
+    """The confusion matrix: how many rows of each true class (rows) were predicted as each class (columns).
 
-    Of several labels (N, L) each has a matrix of its own, [[no, no], [yes, yes]] down and across: shape (L, 2, 2).
+    Each of several labels (N, L) has its own 2 x 2 matrix, negative before positive: shape (L, 2, 2).
 
     Example: `ws.metrics.ConfusionMatrix(classes=3)`.
     """
@@ -71,7 +71,8 @@ class ConfusionMatrix(OfClasses):
             return _count_binary(rows)
         flat = (product(rows.actual.shape),)
         amounts = rows.amounts().reshape((-1, 1))
-        # By rows of the matrix and not by cells, so that the labels themselves are the index and are checked as such.
+        # Scatter into the matrix's rows instead of its cells, so that the labels themselves are the indices and their
+        # range is checked.
         across = fn.one_hot(rows.predicted.reshape(flat), classes, amounts.dtype) * amounts  # (N, C)
         return {"matrix": fn.scatter_add(across, rows.actual.reshape(flat), classes)}
 
@@ -113,12 +114,12 @@ class Counted(OfClasses):
 
     @abstractmethod
     def _asks(self, rows: ClassTensors | ClassArrays) -> bool:
-        """Are only positive answers counted, rather than two classes, yes and no?"""
+        """Are only positive predictions counted, as for a binary score, rather than both classes?"""
 
 
 @dataclass(eq=False)
 class ByClass(Counted):
-    """Precision, recall, F1 and their like: a score for each class, and an average of them."""
+    """The base class of precision, recall, F1 and similar metrics: a score for each class, and their average."""
 
     average: str | None = "auto"
 
@@ -149,22 +150,23 @@ class ByClass(Counted):
             return scores
         if self.average == "binary":
             return float(scores[-1]) if asks or scores.size > 1 else 0.0
-        # As scikit-learn: a class that is neither true nor predicted anywhere is not averaged, a label is.
+        # As in scikit-learn: a class that occurs neither as target nor as prediction is left out of the average, a
+        # label is not.
         share = np.ones_like(actual) if asks else (predicted + actual > 0).astype(np.float64)
         share = actual if self.average == "weighted" else share
         return float((scores * share).sum() / share.sum()) if share.any() else 0.0
 
     @abstractmethod
     def score(self, right: Array, predicted: Array, actual: Array) -> Array:
-        """The score of each class; 0 where there is nothing to divide by."""
+        """The score of each class; 0 where the denominator is 0."""
 
 
 @dataclass(eq=False)
 class Precision(ByClass):
-    """Of the rows given a class, the part that has it.
+    """The fraction of rows predicted as a class that belong to it.
 
     `average`: "macro" (each class or label alike), "weighted" (by its true rows), "micro" (all rows alike), "binary"
-    (class 1), or None for the array of classes or labels.  "auto" is "binary" for one score of yes or no, else "macro".
+    (class 1), or None for the array of classes or labels.  "auto" is "binary" for a single binary score, else "macro".
 
     Example: `ws.metrics.Precision(average="macro")`.
     """
@@ -178,7 +180,7 @@ class Precision(ByClass):
 
 @dataclass(eq=False)
 class Recall(ByClass):
-    """Of the rows that have a class, the part that was given it; `average` as for `Precision`.
+    """The fraction of rows of a class that were predicted as it; `average` as for `Precision`.
 
     Example: `ws.metrics.Recall(average="micro")`.
     """
@@ -206,7 +208,8 @@ class F1(ByClass):
 
 @dataclass(eq=False)
 class FBeta(ByClass):
-    """The harmonic mean of precision and recall, recall counting beta times as much; `average` as for `Precision`:
+    """The weighted harmonic mean of precision and recall, with beta times the weight for recall; `average` as for
+    `Precision`:
 
         (1 + beta²)·right / (beta²·true + predicted)
 
@@ -229,7 +232,7 @@ class FBeta(ByClass):
 
 @dataclass(eq=False)
 class IoU(ByClass):
-    """Intersection over union (Jaccard): right / (predicted + true - right); `average` as for `Precision`.
+    """Intersection over union (Jaccard): correct / (predicted + true - correct); `average` as for `Precision`.
 
     Of images, scores (N, C, H, W) and classes (N, H, W), every pixel counts, and "macro" is the mean IoU of classes.
 
@@ -245,7 +248,7 @@ class IoU(ByClass):
 
 @dataclass(eq=False)
 class Dice(F1):
-    """Dice's coefficient, 2·right / (predicted + true): what is F1 of rows, under its name for regions of images.
+    """Dice's coefficient, 2·correct / (predicted + true): F1 under its name in image segmentation.
 
     Example: `ws.metrics.Dice()`.
     """

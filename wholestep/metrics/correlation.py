@@ -1,4 +1,4 @@
-"""How well predictions follow targets: R², explained variance, and the correlations of Pearson and Spearman."""
+"""R², explained variance, and the correlations of Pearson and Spearman."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from wholestep.metrics.means import check_numbers
 from wholestep.metrics.reading import ArrayKind, X, check_weight, row_count
 from wholestep.metrics.row_buffers import KeptRows, rows_to_store
 
-_TINY = 1e-300  # a weight of 0 is divided by it, and the mean of nothing is 0
+_TINY = 1e-300  # replaces a weight of 0 as divisor, so that the mean of nothing is 0
 
 
 def _row_weights(metric: str, weight: X, values: X) -> tuple[X, X]:
-    """Weights of rows as float64, with an axis of size 1 for each further axis of the values; and their sum."""
+    """The row weights as float64, with an axis of size 1 for each further axis of the values; and their sum."""
     check_weight(metric, ArrayKind.of(weight), values.shape[:1])
     flat: Any = weight.astype("float64")
     return flat.reshape((*flat.shape, *(1 for _ in values.shape[1:]))), flat.sum()
 
 
 def _join_weights(old: dict[str, Any], new: dict[str, Any]) -> tuple[Any, Any]:
-    """The weight of two sets of rows together, and the share of the new ones in it."""
+    """The total weight of two sets of rows, and the fraction of it that the new rows have."""
     total = old["weight"] + new["weight"]
     return total, new["weight"] / (fn.maximum if isinstance(total, Tensor) else np.maximum)(total, _TINY)
 
 
 def _explained_share(error: Array, spread: Array) -> Array:
-    """1 - error/spread of each column; where the targets are constant, 1 without errors and 0 with them."""
+    """1 - error/spread of each column; where the targets are constant, 1 without errors and 0 with errors."""
     constant = spread == 0
     explained = 1.0 - error / np.where(constant, 1.0, spread)
     return np.asarray(np.where(constant, (error == 0).astype(np.float64), explained))
@@ -76,7 +76,7 @@ class R2(Metric):
         return {part: np.asarray(value) for part, value in parts.items()}
 
     def joined(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-        """The mean of both, and the spread around it: spread + spread' + (mean' - mean)²·w·w' / (w + w')."""
+        """The merged mean, and the sum of squares around it: spread + spread' + (mean' - mean)²·w·w' / (w + w')."""
         total, share = _join_weights(old, new)
         away = new["mean"] - old["mean"]
         return {
@@ -96,7 +96,8 @@ class R2(Metric):
 
 @dataclass(eq=False)
 class Paired(Metric):
-    """Two numbers per row, a and b: their sums of squares around the means and their cross product, column by column.
+    """The base class of metrics of two numbers per row, a and b: stores sums of squares around the means and their
+    cross product, column by column.
 
     Means and spreads are joined by the rule of Chan, Golub and LeVeque (1979), as those of `R2` are: differences of
     large sums would lose their digits.
@@ -104,7 +105,7 @@ class Paired(Metric):
 
     @abstractmethod
     def pair(self, prediction: X, target: X) -> tuple[X, X]:
-        """a and b"""
+        """The numbers a and b of each row."""
 
     @abstractmethod
     def of_columns(self, a: Array, b: Array, joint: Array) -> Array:
@@ -143,7 +144,7 @@ class Paired(Metric):
         return {part: np.asarray(value) for part, value in parts.items()}
 
     def joined(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-        """The means of both, and the spreads around them: S + S' + (mean' - mean)²·w·w' / (w + w')."""
+        """The merged means, and the sums around them: S + S' + (mean' - mean)²·w·w' / (w + w')."""
         total, share = _join_weights(old, new)
         a, b = (new[mean] - old[mean] for mean in ("mean_a", "mean_b"))
         between = old["weight"] * share
@@ -204,7 +205,7 @@ class Pearson(Paired):
 
 @dataclass(eq=False)
 class Spearman(KeptRows):
-    """Spearman's correlation: Pearson's of the ranks, equal numbers sharing their mean rank; averaged over columns.
+    """Spearman's correlation: Pearson's correlation of the ranks (mean ranks for ties), averaged over columns.
 
     A row of weight w counts as w rows.  Ranks are of the whole epoch, whose rows are kept: `capacity` is their number,
     which `fit` knows.
@@ -242,7 +243,7 @@ class Spearman(KeptRows):
 
 
 def _ranks(columns: Array, weight: Array) -> Array:
-    """The rank of each number: the weight of all smaller ones plus half the weight of its equals."""
+    """The rank of each number: the weight of all smaller numbers plus half the weight of equal ones."""
     out = np.empty_like(columns)
     for i, column in enumerate(columns.T):
         _, place = np.unique(column, return_inverse=True)

@@ -22,20 +22,20 @@ Image = Mapping[str, Any]
 IOU_THRESHOLDS = tuple(float(t) for t in np.linspace(0.5, 0.95, 10))
 RECALLS = np.linspace(0.0, 1.0, 101)
 MAX_DETECTIONS = (1, 10, 100)
-# Boxes by area, in pixels; others neither count nor count against a detection.
+# Ranges of box areas, in pixels; detections in other ranges are ignored.
 AREAS = {"": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
 FORMATS = ("xyxy", "xywh")
 
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes of one image as (x, y, width, height), with what is known of each: detections have scores."""
+    """The boxes of one image as (x, y, width, height), with labels and areas; detections also have scores."""
 
     boxes: Array  # (n, 4)
     labels: Array  # (n,)
     areas: Array
     scores: Array
-    crowds: Array  # of targets, True: a group, which any number of detections may match
+    crowds: Array  # for targets; True: a group, which any number of detections may match
 
     def of_class(self, label: int) -> Boxes:
         chosen = self.labels == label
@@ -48,26 +48,27 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Matches:
-    """The detections of a class in one image, by falling score, against the objects of an area."""
+    """The matches of one class in one image, by decreasing score, with the objects of an area range."""
 
     scores: Array  # (detections,)
     hits: Array  # (thresholds, detections)
-    ignored: Array  # the same: matched an object that does not count, or is of another area and matched none
-    objects: int  # the number that counts
+    ignored: Array  # matched an ignored object, or matched none and is in another area range
+    objects: int  # number of objects that count
 
     def first(self, count: int) -> Matches:
         return Matches(self.scores[:count], self.hits[:, :count], self.ignored[:, :count], self.objects)
 
 
 class MeanAveragePrecision:
-    """COCO's mAP of detected boxes, over IoU thresholds .50:.95, by class, by area and by number of detections.
+    """COCO's mean average precision of detected boxes: over IoU thresholds .50:.95, by class, area and number of
+    detections.
 
     Images have different numbers of boxes, so it counts on arrays, outside of a step: `update` with what a model
     predicted, `compute` at the end of an epoch.
 
     Args:
         box_format: "xyxy" for corners, "xywh" for COCO's corner and size.
-        iou_thresholds: of the overlap from which a detection matches; COCO's ten by default.
+        iou_thresholds: least overlaps of a matching detection; COCO's ten by default.
         max_detections: that count of an image and class, by score; the largest is used for the mAP.
 
     Example: `ws.metrics.MeanAveragePrecision(box_format="xywh")`, then
@@ -93,7 +94,7 @@ class MeanAveragePrecision:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all images."""
+        """Discard all images."""
         self._images: list[tuple[Boxes, Boxes]] = []
 
     def update(self, predictions: Sequence[Image], targets: Sequence[Image]) -> None:
@@ -115,7 +116,8 @@ class MeanAveragePrecision:
         ]
 
     def compute(self) -> dict[str, float | Array]:
-        """`map`, `map_50`, `map_75`, `map_small` and so on; mean recalls are `mar_1`, `mar_10`, `mar_100`, `mar_small`.
+        """The results `map`, `map_50`, `map_75`, `map_small` and so on; mean recalls are `mar_1`, `mar_10`, `mar_100`,
+        `mar_small`.
 
         `classes` are the labels of objects and detections, in order, and `map_per_class` their mAP.  What there are no
         objects for is NaN.
@@ -194,7 +196,9 @@ class MeanAveragePrecision:
 
 
 def overlaps(detections: Boxes, objects: Boxes) -> Array:
-    """IoU of every detection with every object, (detections, objects); of a crowd, the part of the detection in it."""
+    """The IoU of every detection with every object, (detections, objects); for a crowd, the fraction of the detection
+    inside it.
+    """
     a, b = detections.boxes[:, None], objects.boxes[None]
     low = np.maximum(a[..., :2], b[..., :2])
     high = np.minimum(a[..., :2] + a[..., 2:], b[..., :2] + b[..., 2:])
@@ -212,7 +216,7 @@ def match(detections: Boxes, objects: Boxes, area: tuple[float, float], threshol
     """
     low, high = area
     outside = (objects.areas < low) | (objects.areas > high)
-    order = np.argsort(objects.crowds | outside, kind="stable")  # those that count first
+    order = np.argsort(objects.crowds | outside, kind="stable")  # objects that count come first
     uncounted = (objects.crowds | outside)[order]
     crowds, ious = objects.crowds[order], overlaps(detections, objects)[:, order]
     hits = np.zeros((len(thresholds), len(detections.labels)), bool)
@@ -224,7 +228,8 @@ def match(detections: Boxes, objects: Boxes, area: tuple[float, float], threshol
             counted = possible & ~uncounted
             chosen = counted if counted.any() else possible
             if chosen.any():
-                best = np.flatnonzero(chosen & (ious[d] == ious[d][chosen].max()))[-1]  # the last of equals, as COCO
+                # the last one of equal IoU, as in COCO
+                best = np.flatnonzero(chosen & (ious[d] == ious[d][chosen].max()))[-1]
                 hits[t, d], ignored[t, d], free[best] = True, uncounted[best], False
     far = (detections.areas < low) | (detections.areas > high)
     return Matches(detections.scores, hits, ignored | (~hits & far), int((~uncounted).sum()))
@@ -243,7 +248,7 @@ class PrecisionRecall:
 
     @cached_property
     def _counts(self) -> tuple[Array, Array]:
-        """True and false positives among the best 1, 2, ... detections, (thresholds, detections)."""
+        """The true and false positives among the 1, 2, ... best detections, (thresholds, detections)."""
         order = np.argsort(-np.concatenate([i.scores for i in self.images]), kind="stable")
         hits = np.concatenate([i.hits for i in self.images], axis=1)[:, order]
         counted = ~np.concatenate([i.ignored for i in self.images], axis=1)[:, order]
@@ -264,7 +269,8 @@ class PrecisionRecall:
             return np.full(self.thresholds, np.nan)
         true, false = self._counts
         precision = true / np.maximum(true + false, 1)
-        best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]  # at this recall or a higher one
+        # the highest precision at this or any higher recall
+        best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
         precisions = np.zeros(self.thresholds)
         for t in range(self.thresholds):
             at = np.searchsorted(true[t] / self.objects, RECALLS)

@@ -1,4 +1,4 @@
-"""User-defined metrics: a plain function of predictions and targets, recorded in the step or called on arrays.
+"""User-defined metrics: a function of predictions and targets, recorded in the step or called on arrays.
 
 `metrics=[my_function]` records the function, as `loss=my_function` does: it is given tensors, costs what its
 expressions cost, and adds up over batches.  A function of NumPy arrays, such as scikit-learn's, is given as
@@ -58,14 +58,14 @@ class OfFunction(Metric):
         """Does the function have an argument `sample_weight`?"""
         try:
             parameters = signature(self.function).parameters.values()
-        except ValueError:  # a builtin without a signature
+        except ValueError:  # a builtin function without a signature
             return False
         return any(p.name == WEIGHT or p.kind is Parameter.VAR_KEYWORD for p in parameters)
 
 
 @dataclass(eq=False)
 class Function(OfFunction, Mean):
-    """The mean over an epoch of what a function of (prediction, target) gives, recorded in the step as a loss is.
+    """The mean over an epoch of a function of (prediction, target), which is recorded in the step like a loss.
 
     It may give a value for each row (or each element of a row), a number or True and False: these are averaged over all
     rows of the epoch, by their weights where the data has some.  Or one number: a mean, `….mean()`, whose sum and count
@@ -74,7 +74,7 @@ class Function(OfFunction, Mean):
     Args:
         function: of the prediction and the target, tensors; with a third argument `sample_weight` where it weighs rows
             itself.
-        name: by default the function's.
+        name: the name of the metric; by default the function's.
         better: True where more is better, False where less is; by default what `function.higher_is_better` says, else
             its name tells callbacks.
 
@@ -133,7 +133,7 @@ class Function(OfFunction, Mean):
         return {"sum": value.astype("float64") * rows, "weight": rows}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        """Interprets the recorded expressions."""
+        """Evaluate the recorded expressions on arrays."""
         from wholestep.compiler.ir.semantics.interpret import interpret
 
         inputs = {"prediction": prediction, "target": target, **({} if weight is None else {WEIGHT: weight})}
@@ -156,7 +156,7 @@ class OverEpoch(KeptRows, OfFunction):
         function: of predictions and targets, arrays of all rows; with a third argument `sample_weight` where it takes
             weights.
         capacity: the rows of an epoch; `fit` sets it.
-        name: by default the function's.
+        name: the name of the metric; by default the function's.
         better: True where more is better, False where less is.
 
     Example: `ws.metrics.OverEpoch(lambda p, t: np.median(abs(p - t)), name="median_error")`.
@@ -197,7 +197,7 @@ class OverEpoch(KeptRows, OfFunction):
 
 
 def refuse_description(config: Mapping[str, Any]) -> None:
-    """UsageError for the `to_config()` of a metric of a function: a file cannot store the function."""
+    """Raise UsageError for the `to_config()` of a metric of a function: a file cannot store the function."""
     if config.get("kind") in (Function.kind, OverEpoch.kind):
         fail(
             UsageError,

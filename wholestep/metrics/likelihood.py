@@ -20,13 +20,13 @@ from wholestep.metrics.rows import Reading
 
 @dataclass(eq=False)
 class OfProbabilities(OfScores):
-    """A metric of probabilities: softmax or sigmoid of raw scores, unless `from_logits=False`."""
+    """The base class of metrics of probabilities: softmax or sigmoid of raw scores, unless `from_logits=False`."""
 
     from_logits: bool = True
     ignore_index: int | None = None
 
     def ignored(self, form: PredictionForm) -> int | None:
-        """The class that is left out: the metric's own, or the loss's."""
+        """The class that is ignored: by the metric's own option, or the loss's."""
         return Reading(self, ignore_index=self.ignore_index).ignored(form)
 
     def _score_rows(self, prediction: X, target: X) -> Seen[X]:
@@ -59,10 +59,10 @@ class OfProbabilities(OfScores):
 
 @dataclass(eq=False)
 class LogLoss(OfProbabilities, Mean):
-    """-log of the probability of the truth, averaged over rows; of several answers of yes or no, over all of them.
+    """The negative log-probability of the target, averaged over rows; for binary labels, over all labels.
 
-    Predictions are raw scores, or probabilities with `from_logits=False` (kept an epsilon away from 0 and 1, as
-    scikit-learn does): `(..., C)` with classes `(...)` or probabilities `(..., C)`, or one for each target 0 or 1.
+    Predictions are raw scores, or probabilities with `from_logits=False` (clipped to stay an epsilon away from 0 and 1,
+    as in scikit-learn): `(..., C)` with classes `(...)` or probabilities `(..., C)`, or one for each target 0 or 1.
 
     Example: `ws.metrics.LogLoss()`.
     """
@@ -87,7 +87,7 @@ class LogLoss(OfProbabilities, Mean):
         return {"sum": fn.where(counted, rows, 0.0).sum(), "weight": counted.astype("float64").sum()}
 
     def _rows(self, form: PredictionForm, prediction: Tensor, target: Tensor) -> Tensor:
-        """The loss of each row, in the prediction's dtype: of scores, the very node that cross entropy has made."""
+        """The loss of each row, in the prediction's dtype; for scores, the node that cross entropy has recorded."""
         if form is PredictionForm.SCORES and self.from_logits:
             return class_rows(prediction, target)
         if form is PredictionForm.SCORES:
@@ -133,7 +133,7 @@ class LogLoss(OfProbabilities, Mean):
 
 @dataclass(eq=False)
 class Perplexity(LogLoss):
-    """exp(log loss): how many equally likely classes would be as uncertain.
+    """The perplexity exp(log loss): the number of equally likely classes with the same uncertainty.
 
     Example: `ws.metrics.Perplexity(ignore_index=-100)`.
     """
@@ -142,7 +142,7 @@ class Perplexity(LogLoss):
     higher_is_better: ClassVar[bool | None] = False
 
     def result(self, states: States) -> float:
-        with np.errstate(over="ignore"):  # infinite for a model that diverged
+        with np.errstate(over="ignore"):  # infinite if the model has diverged
             return float(np.exp(super().result(states)))
 
 

@@ -21,7 +21,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(eq=False)
 class Mean(Metric):
-    """Σ weight·value / Σ weight, both sums in float64."""
+    """The base class of weighted means: Σ weight·value / Σ weight, both sums in float64."""
 
     def result(self, states: States) -> float:
         weight = float(states["weight"])
@@ -32,8 +32,8 @@ class Mean(Metric):
 class LossTracker(Mean):
     """The mean of the loss over all rows, not over batches.
 
-    Inside a step it adds up the loss's own numerators and denominators; a loss that is no quotient counts once for each
-    row.  On arrays: `tracker.update(loss, rows)`, with the number of rows or anything that has that length.
+    Inside a step it adds up the loss's own numerators and denominators; the value of any other loss is weighted by the
+    number of rows.  On arrays: `tracker.update(loss, rows)`, with the number of rows or anything that has that length.
 
     Example: `ws.metrics.LossTracker()`.
     """
@@ -52,7 +52,7 @@ class LossTracker(Mean):
         return {"sum": prediction.astype("float64") * rows, "weight": rows}
 
     def update(self, prediction: object, target: object = 1, weight: object = None) -> None:
-        """Count a batch: its mean loss, and its rows as a number or as anything that long."""
+        """Count a batch: its mean loss, and the number of its rows or an object of that length."""
         super().update(float(prediction), target, weight)  # type: ignore[arg-type]
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
@@ -67,15 +67,15 @@ class LossTracker(Mean):
 
 @dataclass(eq=False)
 class OfErrors(Mean):
-    """A mean over elements of a function of prediction - target; weights are those of rows."""
+    """The base class of means of a function of prediction - target over elements, with row weights."""
 
     @abstractmethod
     def size(self, error: Tensor, target: Tensor) -> Tensor:
-        """What an error counts, as tensors in float64."""
+        """The magnitude of an error, as tensors in float64."""
 
     @abstractmethod
     def size_of(self, error: Array, target: Array) -> Array:
-        """The same on arrays."""
+        """The magnitude of an error, as arrays."""
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
@@ -169,7 +169,7 @@ class MAPE(OfErrors):
 
 
 def check_numbers(metric: str, prediction: ArrayKind, target: ArrayKind) -> None:
-    """Predictions and targets that are numbers have one shape."""
+    """Check that predictions and targets are numbers of the same shape."""
     if prediction.shape != target.shape or not prediction.shape:
         fail(
             ShapeError,

@@ -1,4 +1,4 @@
-"""Metrics of the order of scores: ROC-AUC, average precision and their curves.  They store all scores of an epoch."""
+"""Metrics of ranked scores: ROC-AUC, average precision and their curves.  They store all scores of an epoch."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen,
 from wholestep.metrics.row_buffers import KeptRows
 from wholestep.metrics.rows import Reading
 
-NEITHER = -1  # a target that is neither yes nor no
+NEITHER = -1  # marks a target that is neither positive nor negative
 
 
 @dataclass(eq=False)
 class Ranked(OfScores, KeptRows):
-    """A metric of the order of all scores of an epoch.
+    """The base class of metrics of the ranking of all scores of an epoch.
 
-    Scores are `(...)` for targets 0 and 1, or `(..., C)` for classes `(...)`: two columns are one score, more are one
-    question for each class against the others, averaged over classes.  More than two columns are raw scores that become
-    probabilities (softmax) before rows are compared, unless `from_logits=False`.  Of several labels (N, L) each is
-    ranked by itself, and their mean is the result.
+    Scores are `(...)` for targets 0 and 1, or `(..., C)` for classes `(...)`: two columns are one score, more are
+    compared one class against the others, averaged over classes.  More than two columns are raw scores that become
+    probabilities (softmax) before rows are compared, unless `from_logits=False`.  Each of several labels (N, L) is
+    ranked separately, and the result is their mean.
 
     `capacity` is the number of rows of an epoch, which `fit` knows: see `KeptRows`.
     """
@@ -82,7 +82,7 @@ class Ranked(OfScores, KeptRows):
         return self.spread(weight, seen.rows[:1] if seen.questions > 1 else seen.rows).astype("float64")
 
     def _columns(self, p: X) -> X:
-        """Scores of classes: two are one score, more are one for each class."""
+        """The scores of classes: two columns are one score, more are one score per class."""
         if p.shape[-1] != 2:
             return p
         return p[..., 1] - p[..., 0] if self.from_logits else p[..., 1]
@@ -122,12 +122,14 @@ class Ranked(OfScores, KeptRows):
         return target.whole and self._answers == (0, 1)
 
     def _binary_labels(self, t: Tensor) -> Tensor:
-        """0 and 1, or NEITHER, which `result` refuses: a probability is neither positive nor negative."""
+        """Binary targets as 0 and 1, or NEITHER, which `result` refuses: a probability is neither positive nor
+        negative.
+        """
         no, yes = self._answers
         return fn.where(t == yes, 1, fn.where(t == no, 0, NEITHER)).astype("int32")
 
     def _binary_labels_of_arrays(self, t: Array) -> Array:
-        """The same on arrays."""
+        """`_binary_labels` of arrays."""
         no, yes = self._answers
         return np.where(t == yes, 1, np.where(t == no, 0, NEITHER))
 
@@ -182,7 +184,7 @@ class Ranked(OfScores, KeptRows):
 
 @dataclass(frozen=True)
 class Curve:
-    """The weight of rows at or above each distinct score, from the highest down: of those that are and are not."""
+    """The weight of positive and of negative rows at or above each distinct score, in decreasing order."""
 
     hits: Array
     misses: Array
@@ -192,14 +194,14 @@ class Curve:
     def of(scores: Array, positive: Array, weight: Array) -> Curve:
         order = np.argsort(-scores, kind="stable")
         ordered = scores[order]
-        last = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)  # of each run of equal scores
+        last = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)  # the last of each run of equal scores
         w, yes = weight[order], positive[order]
         return Curve(np.cumsum(w * yes)[last], np.cumsum(w * ~yes)[last], ordered[last])
 
 
 @dataclass(eq=False)
 class RocAuc(Ranked):
-    """The area under the ROC curve: how probably a row of the class has a higher score than one without it.
+    """The area under the ROC curve: the probability that a positive row has a higher score than a negative one.
 
     NaN where a class has no rows, or all of them (Hanley and McNeil, 1982).
 
@@ -219,7 +221,8 @@ class RocAuc(Ranked):
 
 @dataclass(eq=False)
 class AveragePrecision(Ranked):
-    """Σ (recallᵢ - recallᵢ₋₁)·precisionᵢ over the distinct scores from the highest down; 0 for a class without rows.
+    """The sum of (recallᵢ - recallᵢ₋₁)·precisionᵢ over the distinct scores in decreasing order; 0 for a class without
+    rows.
 
     Example: `ws.metrics.AveragePrecision(capacity=1000)`.
     """
@@ -240,7 +243,9 @@ class AveragePrecision(Ranked):
 
 @dataclass(eq=False)
 class RankedCurve(Ranked):
-    """A curve is an array (3, points); several are one of (C, 3, points), in which shorter ones repeat their end."""
+    """The base class of curves: an array (3, points); several curves are (C, 3, points), in which shorter ones repeat
+    their end.
+    """
 
     def of_classes(self, scores: Sequence[Result]) -> Result:
         curves = [np.asarray(s) for s in scores]
@@ -250,8 +255,8 @@ class RankedCurve(Ranked):
 
 @dataclass(eq=False)
 class RocCurve(RankedCurve):
-    """The ROC curve as an array (3, points): the false positive rate, the true positive rate, and the score at or above
-    which the answer is yes, from the highest down; the first point, (0, 0), has a score of infinity.
+    """The ROC curve as an array (3, points): the false positive rate, the true positive rate, and the score threshold,
+    in decreasing order; the first point, (0, 0), has the threshold infinity.
 
     Points between two others on a line are left out, as scikit-learn does.  Rates are NaN where a class has no rows, or
     all of them.  Of several classes or labels (C, 3, points).
@@ -275,8 +280,8 @@ class RocCurve(RankedCurve):
 
 @dataclass(eq=False)
 class PrecisionRecallCurve(RankedCurve):
-    """Precision, recall and the score at or above which the answer is yes, as an array (3, points), from the lowest
-    score up; the last point, (1, 0), has a score of infinity.  Of several classes or labels (C, 3, points).
+    """Precision, recall and the score threshold as an array (3, points), by increasing threshold; the last point, (1,
+    0), has the threshold infinity.  For several classes or labels (C, 3, points).
 
     Example: `ws.metrics.PrecisionRecallCurve(capacity=1000)`.
     """

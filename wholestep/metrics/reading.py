@@ -1,7 +1,7 @@
-"""How predictions and targets of a classifier are interpreted: by options, by the loss, by shape and dtype.
+"""Determines how predictions and targets of a classifier are interpreted: by options, by the loss, by shape and dtype.
 
-A metric's own `axis=` (classes) or `threshold=` (yes or no) decides first; then what the loss takes the same output for
-(`losses.forms.Meaning`); then shapes and dtypes, where they leave one answer.  The same on arrays and on tensors.
+A metric's own `axis=` (classes) or `threshold=` (binary) decides first; then the interpretation of the same output by
+the loss (`losses.forms.Meaning`); then shapes and dtypes, if they are unambiguous.  The same on arrays and on tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ X = TypeVar("X", Array, Tensor)
 
 
 class PredictionForm(Enum):
-    """What a prediction and its target are."""
+    """The kind of a prediction and its target: binary or classes, the axis, scores or classes."""
 
     SCORES = "scores (..., C) and classes (...)"
     ROWS = "scores (..., C) and probabilities (..., C)"
@@ -59,13 +59,13 @@ class Seen(Generic[X]):
 
     @property
     def rows(self) -> Shape:
-        """The shape of what counts: rows of classes, or every score of yes or no."""
+        """The shape of the counted items: rows for classes, every score for binary targets."""
         shape: Shape = self.target.shape
         return shape[:-1] if self.form is PredictionForm.ROWS else shape
 
     @property
     def questions(self) -> int:
-        """How many questions of yes or no a row asks: (N, L) asks L; other shapes ask one at each score; 0: classes."""
+        """The number of binary labels per row: L for (N, L), 1 per score for other shapes, 0 for classes."""
         if self.form is not PredictionForm.EACH:
             return 0
         shape = self.prediction.shape
@@ -74,7 +74,7 @@ class Seen(Generic[X]):
 
 @dataclass(eq=False)
 class OfScores(Metric):
-    """A metric of class scores, or of one score for each binary target.
+    """The base class of metrics of class scores, or of one score for each binary target.
 
     `axis` is the class axis, if neither the loss nor the shapes determine it; it also overrides a binary loss.
     """
@@ -159,7 +159,7 @@ class OfScores(Metric):
         )
 
     def spread(self, weight: X, rows: Shape) -> X:
-        """Weights of rows, or of more than rows, in the shape of what counts."""
+        """Broadcast row weights to the shape of the counted items."""
         shape: Shape = weight.shape
         if not shape or shape != rows[: len(shape)]:
             fail(
@@ -189,7 +189,7 @@ def _last(x: X, axis: int) -> X:
 
 
 def check_range(metric: str, what: str, values: Array, classes: int) -> None:
-    """InputError for class indices outside the range, with the first of them."""
+    """Raise InputError for class indices outside the range, with the first of them."""
     wrong = (values < 0) | (values >= classes)
     if wrong.any():
         position = int(np.argmax(wrong))
@@ -201,7 +201,7 @@ def check_range(metric: str, what: str, values: Array, classes: int) -> None:
 
 
 def check_weight(metric: str, weight: ArrayKind, rows: Shape) -> None:
-    """ShapeError unless there is one weight for each row."""
+    """Raise ShapeError unless there is one weight for each row."""
     if weight.shape != rows:
         fail(
             ShapeError,

@@ -19,14 +19,14 @@ from wholestep.metrics.reading import X, row_count
 
 @dataclass(eq=False)
 class KeptRows(Metric):
-    """A metric that stores rows, in buffers whose first axis is the row, and their count.
+    """The base class of metrics that store rows: buffers whose first axis is the row, and the number of rows.
 
     `capacity` is the number of rows of an epoch: inside a step the buffer is a state of that length, and every step
     writes its rows into it (`python -m benchmarks metrics`).  `fit` sets `examples` from its data; on arrays buffers
     grow, and `capacity` may be left out.
     """
 
-    kept: ClassVar[str] = "row"  # what it stores, in errors
+    kept: ClassVar[str] = "row"  # what it stores, for error texts
 
     capacity: int | None = None
     examples: int | None = field(default=None, kw_only=True)
@@ -35,7 +35,7 @@ class KeptRows(Metric):
         return self if self.capacity is not None else replace(self, examples=rows)
 
     def rows_each(self, prediction: Tensor, target: Tensor) -> Extent:
-        """How many rows an example has: tokens, pixels."""
+        """The number of rows of an example: tokens, pixels."""
         return 1
 
     # -- inside the step -----------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class KeptRows(Metric):
         graph.update(seen, seen + count)
 
     def _rows_of_an_epoch(self, each: Extent) -> int:
-        """`capacity` if it is given, else the rows of all examples."""
+        """`capacity` if it is given, otherwise the number of rows of all examples."""
         if self.capacity is not None:
             return self.capacity
         if self.examples is None or not isinstance(each, int):

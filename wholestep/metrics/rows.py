@@ -19,7 +19,7 @@ from wholestep.metrics.reading import OfScores, PredictionForm, Seen, check_rang
 
 @dataclass(frozen=True)
 class Reading:
-    """How a metric reads predicted and actual classes from scores and targets."""
+    """The base class of metrics that read predicted and actual classes from scores and targets."""
 
     metric: OfScores
     threshold: float | None = None
@@ -28,14 +28,14 @@ class Reading:
     together: bool = False  # all binary labels of a row in one axis: (N, labels)
 
     def ignored(self, form: PredictionForm) -> int | None:
-        """The class that is left out: the metric's own, or the loss's."""
+        """The class that is ignored: by the metric's own option, or the loss's."""
         meaning = self.metric.meaning
         if self.ignore_index is None and meaning is not None and form is PredictionForm.SCORES:
             return meaning.ignore_index
         return self.ignore_index
 
     def limit(self) -> float:
-        """The score above which the answer is yes."""
+        """The score above which the prediction is positive."""
         meaning = self.metric.meaning
         by_loss = meaning is not None and meaning.each
         if self.threshold is not None:
@@ -53,12 +53,12 @@ class Reading:
 
     @property
     def _no(self) -> float:
-        """The largest target of a negative answer."""
+        """The largest target value of the negative class."""
         meaning = self.metric.meaning
         return 0.0 if meaning is not None and meaning.signs else 0.5
 
     def _shape(self, seen: Seen[Any], rows: Shape) -> tuple[Extent, ...]:
-        """Flat rows of classes; of yes or no (rows, questions)."""
+        """The flattened shape: (rows,) for classes, (rows, labels) for binary targets."""
         if seen.form is not PredictionForm.EACH:
             return (product(rows),)
         if self.together:
@@ -111,7 +111,7 @@ class Reading:
         ignored = self.ignored(seen.form)
         counted = None if ignored is None else (actual != ignored)
         if counted is not None:
-            actual = fn.where(counted, actual, 0)  # an index that exists; the row counts nothing
+            actual = fn.where(counted, actual, 0)  # a valid index; the row has weight 0
             counted = counted.reshape(shape)
         width = self.classes if seen.form is PredictionForm.CLASSES else self._width(seen, 0)
         return ClassTensors(predicted.reshape(shape), actual.reshape(shape), counted, weight, width, seen.questions)
@@ -146,7 +146,7 @@ def _warn_of_half(metric: str) -> None:
 
 @dataclass(frozen=True)
 class ClassArrays:
-    """Classes predicted and true, (N,), or answers of yes or no, (N, questions); which count, and how much."""
+    """Predicted and true classes, (N,), or binary labels, (N, labels); which rows count, and their weights."""
 
     predicted: Array
     actual: Array
@@ -156,19 +156,19 @@ class ClassArrays:
     questions: int
 
     def amounts(self, hits: Array | None = None) -> Array:
-        """How much each counts, 0 where it does not or where `hits` is false; int64, or float64 with weights."""
+        """The weight of each row, 0 where it does not count or `hits` is false; int64, or float64 with row weights."""
         mask = self.counted if hits is None else hits & self.counted
         return mask.astype(np.int64) if self.weight is None else np.where(mask, self.weight, 0.0)
 
     def tally(self, hits: Array | None = None) -> Array:
-        """How much all of them count where `hits`."""
+        """The total weight of the rows where `hits` is true."""
         return np.asarray(self.amounts(hits).sum())
 
     def total(self) -> Array:
         return self.tally()
 
     def by(self, index: Array, size: int, hits: Array | None = None) -> Array:
-        """How much they count at each index."""
+        """The total weight of the rows at each index."""
         amounts = self.amounts(hits)
         counts: Array = np.bincount(index.reshape(-1), amounts.reshape(-1), size)
         return counts if self.weight is not None else counts.round().astype(np.int64)
@@ -176,7 +176,7 @@ class ClassArrays:
 
 @dataclass(frozen=True)
 class ClassTensors:
-    """The same of a batch inside the step; `counted` is None where all count."""
+    """The rows of a batch inside the step; `counted` is None if all rows count."""
 
     predicted: Tensor
     actual: Tensor
@@ -186,7 +186,7 @@ class ClassTensors:
     questions: int
 
     def amounts(self, hits: Tensor | None = None) -> Tensor:
-        """How much each counts, 0 where it does not or where `hits` is false; int64, or float64 with weights."""
+        """The weight of each row, 0 where it does not count or `hits` is false; int64, or float64 with row weights."""
         chosen = [t for t in (hits, self.counted) if t is not None]
         mask: Tensor = (
             chosen[0] if len(chosen) == 1 else chosen[0] & chosen[1] if chosen else self.actual == self.actual
@@ -194,17 +194,17 @@ class ClassTensors:
         return mask.astype("int64") if self.weight is None else fn.where(mask, self.weight, 0.0)
 
     def tally(self, hits: Tensor) -> Tensor:
-        """How much all of them count where `hits`."""
+        """The total weight of the rows where `hits` is true."""
         return self.amounts(hits).sum()
 
     def total(self) -> Tensor:
-        """How much all count."""
+        """The total weight of all rows."""
         if self.counted is None:
             return row_count(self.actual.shape) if self.weight is None else self.weight.sum()
         return self.amounts().sum()
 
     def by(self, index: Tensor, size: int, hits: Tensor | None = None) -> Tensor:
-        """How much they count at each index."""
+        """The total weight of the rows at each index."""
         amounts = self.amounts(hits)
         flat = (product(amounts.shape),)
         return fn.scatter_add(amounts.reshape(flat), index.reshape(flat), size)

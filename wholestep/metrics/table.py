@@ -96,8 +96,8 @@ MetricLike = str | Metric | type[Metric] | Mapping[str, Any] | Callable[..., Any
 
 
 def get(metric: MetricLike) -> Metric:
-    """A metric from a name, a class, a description (`to_config`), a function of predictions and targets
-    (`ws.metrics.Function`), or a metric, which is returned as it is.
+    """A metric from a name, a class, a `to_config()`, or a function of predictions and targets (`ws.metrics.Function`);
+    a metric is returned unchanged.
 
     Example: `ws.metrics.get("accuracy")`.
     """
@@ -130,7 +130,7 @@ def is_one(metrics: object) -> bool:
 
 
 def get_all(metrics: MetricLike | Iterable[MetricLike]) -> tuple[Metric, ...]:
-    """Metrics from names, descriptions or metrics; two of one name are an error.
+    """Metrics from names, configurations or metrics; two of the same name are an error.
 
     Example: `ws.metrics.get_all(["accuracy", ws.metrics.TopKAccuracy(k=3)])`.
     """

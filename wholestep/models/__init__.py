@@ -1,7 +1,7 @@
-"""Networks from the papers, in short files."""
+"""Networks from published papers, one short file each."""
 
 from wholestep.lazy import Exports
-from wholestep.models.gpt2 import gpt2 as gpt2  # the function: its module is called so, too
+from wholestep.models.gpt2 import gpt2 as gpt2  # the function, which has the same name as its module
 
 _exports = Exports(__name__, __file__)
 __getattr__, __all__ = _exports.load, _exports.names

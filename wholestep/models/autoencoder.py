@@ -18,8 +18,8 @@ def vae(inputs: int = 784, latent: int = 20, hidden: int = 400, beta: float = 1.
     """An encoder and a decoder of one hidden layer each, as in the paper.
 
     Args:
-        latent: numbers that an example is described by.
-        beta: how much the divergence counts (arXiv:1804.03599).
+        latent: the size of the latent vector of an example.
+        beta: the weight of the divergence (arXiv:1804.03599).
 
     Example: `ws.fit(ws.models.vae(), (images, images), loss="bce", epochs=5)`.
     """
@@ -27,7 +27,8 @@ def vae(inputs: int = 784, latent: int = 20, hidden: int = 400, beta: float = 1.
 
 
 class VAE(Module):
-    """Rows (batch, inputs) -> logits of the same rows; the divergence of the latent numbers is added to the loss.
+    """Encodes rows (batch, inputs) and returns logits of their reconstruction; adds the divergence of the latents to
+    the loss.
 
     Both are counted for each input, so that with a loss that is a mean over inputs, such as "bce" or "mse", their sum
     is the bound of the paper divided by the number of inputs.
@@ -41,7 +42,9 @@ class VAE(Module):
         self.decoder = Sequential(Linear(latent, hidden, dtype=dtype), ReLU(), Linear(hidden, inputs, dtype=dtype))
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """`noise` (batch, latent) is drawn unless given; predictions take the mean."""
+        """The logits of the reconstructed rows; `noise` (batch, latent) is drawn unless given, and predictions use the
+        mean.
+        """
         h = self.encoder(x)
         mean, log_variance = self.mean(h), self.log_variance(h)
         add_loss(self.divergence(mean, log_variance), "divergence")
@@ -50,12 +53,12 @@ class VAE(Module):
         return logits
 
     def divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
-        """KL(N(mean, variance) ‖ N(0, 1)), appendix B, for each input."""
+        """The divergence KL(N(mean, variance) ‖ N(0, 1)) for each input (appendix B of the paper)."""
         each = -0.5 * (1.0 + log_variance - mean * mean - exp(log_variance)).sum(1)
         return each.mean() * (self.beta / self.inputs)
 
     def sample(self, count: int, seed: int = 0, device: str = "cpu") -> np.ndarray[Any, Any]:
-        """Logits of new rows, from latent numbers that are drawn.  Example: `model.sample(16)`."""
+        """Logits of new rows, decoded from random latent vectors.  Example: `model.sample(16)`."""
         drawn = np.random.default_rng(seed).standard_normal((count, self.latent), np.float32)
         out: np.ndarray[Any, Any] = self.decoder.predict(drawn, device=device)
         return out

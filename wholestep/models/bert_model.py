@@ -50,7 +50,7 @@ def bert(
         head: "tokens" gives the scores of every token, for masked words; "classes" the scores of `classes` for the
             whole text, by its first token; "token_classes" those of `classes` for each token; "spans" the scores of an
             answer's first and last token, a tuple of two (batch, time); None the vectors (batch, time, width).
-        hidden: width of the inner layer; 4·width where that is given and this is not.
+        hidden: width of the inner layer; 4·width if only the width is given.
         segments: kinds of tokens, of the first text and the second.
 
     Example: `ws.models.bert(head="classes", layers=2, width=64, heads=4, vocabulary=100, context=32)`.
@@ -68,7 +68,7 @@ def sizes_of(
     heads: int | None,
     hidden: int | None,
 ) -> tuple[int, int, int, int]:
-    """Layers, width, heads and inner width: those of a published size where no others are given."""
+    """The sizes of a model (layers, width, heads, inner width): the given ones, else those of the published size."""
     if size not in known:
         fail(OptionError, f"{model}: the sizes are {', '.join(known)}; received {size!r}.")
     usual = known[size]
@@ -77,8 +77,10 @@ def sizes_of(
 
 
 class Bert(Module):
-    """Tokens (batch, time) -> scores of tokens (batch, time, vocabulary), of classes (batch, classes), of classes of
-    each token (batch, time, classes), of the ends of an answer, two of (batch, time); or vectors."""
+    """Maps tokens (batch, time) to what the head computes: token scores (batch, time, vocabulary), class scores (batch,
+    classes), class scores of each token (batch, time, classes), start and end scores of an answer span, two of (batch,
+    time); or hidden vectors.
+    """
 
     def __init__(
         self,
@@ -115,8 +117,9 @@ class Bert(Module):
     def forward(
         self, tokens: Tensor, segments: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """`segments` says which text a token is of, 0 unless given; `mask` (batch, time) is 1, or True, where there is
-        a token, and 0 where the batch was filled up."""
+        """The outputs of the head.  `segments` says to which text a token belongs, 0 unless given; `mask` (batch, time)
+        is 1 or True at tokens and 0 at padding.
+        """
         x = self.bert(tokens, segments, mask)
         out: Tensor = x
         if self.head == "tokens":
@@ -133,7 +136,7 @@ class Bert(Module):
 
 
 class BertEncoder(Module):
-    """Tokens -> vectors (batch, time, width)."""
+    """Maps tokens to hidden vectors (batch, time, width)."""
 
     def __init__(self, embeddings: BertEmbeddings, encoder: BertLayers, pooler: Pooler | None) -> None:
         self.embeddings, self.encoder, self.pooler = embeddings, encoder, pooler
@@ -148,7 +151,7 @@ class BertEncoder(Module):
 
 
 class BertEmbeddings(Module):
-    """The sum of what a token, its place and its text are, and a norm."""
+    """The sum of token, position and segment embeddings, followed by a layer norm."""
 
     def __init__(
         self,
@@ -182,7 +185,7 @@ class BertEmbeddings(Module):
 
 
 class BertLayers(Module):
-    """Blocks one after the other, each with the same mask where there is one."""
+    """Transformer blocks one after the other, all with the same mask."""
 
     def __init__(self, blocks: Sequence[Module]) -> None:
         self.layer = list(blocks)
@@ -209,7 +212,7 @@ class BertBlock(Module):
 
 
 class BertAttention(Module):
-    """Every token sees every other."""
+    """Self-attention over all tokens, without a causal mask."""
 
     def __init__(self, width: int, heads: int, dropout: float | Switchable, eps: float, dtype: object) -> None:
         self.self = SelfAttention("bert", width, heads, dropout, init.normal(std=0.02), dtype)
@@ -220,7 +223,7 @@ class BertAttention(Module):
 
 
 class SelfAttention(Module):
-    """softmax(q·kᵀ/√d)·v in several heads"""
+    """Self-attention in several heads: softmax(q·kᵀ/√d)·v."""
 
     def __init__(
         self, model: str, width: int, heads: int, dropout: float | Switchable, start: object, dtype: object
@@ -242,7 +245,7 @@ class SelfAttention(Module):
 
 
 class Inner(Module):
-    """Up to the inner width."""
+    """The first linear layer of the MLP, from the width to the inner width."""
 
     def __init__(self, width: int, hidden: int, dtype: object) -> None:
         self.dense = Linear(width, hidden, init=init.normal(std=0.02), dtype=dtype)
@@ -263,7 +266,7 @@ class ResidualNorm(Module):
 
 
 class Pooler(Module):
-    """The first token's vector, once more."""
+    """The pooler: a linear layer and tanh over the vector of the first token."""
 
     def __init__(self, width: int, dtype: object) -> None:
         self.dense = Linear(width, width, init=init.normal(std=0.02), dtype=dtype)
@@ -273,7 +276,7 @@ class Pooler(Module):
 
 
 class TokenHead(Module):
-    """The scores of every token at each place."""
+    """The scores of every vocabulary entry at each position."""
 
     def __init__(self, width: int, vocabulary: int, eps: float, dtype: object) -> None:
         self.predictions = Predictions(width, vocabulary, eps, dtype)

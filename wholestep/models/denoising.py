@@ -29,13 +29,13 @@ def diffusion(
     steps: int = 1000,
     dtype: object = "float32",
 ) -> Diffusion:
-    """A diffusion model of square images, whose U-Net sees itself by attention at its lowest level.
+    """A diffusion model of square images: a U-Net with self-attention at its lowest level.
 
     Args:
         image: height and width, which are halved at each level but the last.
         levels: channels of each level, in widths.
         blocks: residual blocks on each level, on the way down and up.
-        steps: of noise.
+        steps: the number of noise steps.
 
     Example: `ws.fit(ws.models.diffusion(image=8, channels=1, width=16), images, loss=ws.models.noise_loss)`.
     """
@@ -43,12 +43,14 @@ def diffusion(
 
 
 def noise_loss(errors: Tensor, *_: object) -> Tensor:
-    """The mean of what `Diffusion` gives for each image: the loss to train it with."""
+    """The mean of the errors that `Diffusion` returns for each image: the loss to train it with."""
     return errors.mean()
 
 
 class Diffusion(Module):
-    """Images (batch, channels, image, image), about -1 ... 1 -> how far off the noise is guessed, (batch,)."""
+    """Maps images (batch, channels, image, image), with values of about -1 to 1, to the error of the predicted noise,
+    (batch,).
+    """
 
     def __init__(self, net: DenoisingUNet, image: int, channels: int, steps: int) -> None:
         positive("diffusion", image=image, channels=channels, steps=steps)
@@ -56,10 +58,13 @@ class Diffusion(Module):
             fail(OptionError, f"diffusion: images of {image} x {image} cannot be halved {net.depth - 1} times.")
         self.net, self.image, self.channels, self.steps = net, image, channels, steps
         self.betas = np.linspace(1e-4, 0.02, steps)
-        self.kept = np.cumprod(1.0 - self.betas)  # of the image, its square, after each step
+        # cumulative product of 1 - beta: the share of the image that is left after each step
+        self.kept = np.cumprod(1.0 - self.betas)
 
     def forward(self, x: Tensor, times: Tensor | None = None, noise: Tensor | None = None) -> Tensor:
-        """`times` (batch,) and `noise`, of x's shape, are drawn unless given: algorithm 1."""
+        """The squared error of the predicted noise (algorithm 1); `times` (batch,) and `noise`, of x's shape, are drawn
+        unless given.
+        """
         t = random_integers(x, (x.shape[0],), 0, self.steps) if times is None else times
         e = random_normal(x, x.shape, dtype=x.dtype) if noise is None else noise
         image, rest = (
@@ -70,7 +75,7 @@ class Diffusion(Module):
         return (off * off).mean((1, 2, 3))
 
     def sample(self, count: int, seed: int = 0, device: str = "cpu") -> np.ndarray[Any, Any]:
-        """New images, from noise, in as many steps as it was made in: algorithm 2.  Example: `model.sample(4)`."""
+        """New images, denoised from random noise step by step (algorithm 2).  Example: `model.sample(4)`."""
         rng = np.random.default_rng(seed)
         x = rng.standard_normal((count, self.channels, self.image, self.image), np.float32)
         for t in reversed(range(self.steps)):
@@ -82,7 +87,7 @@ class Diffusion(Module):
 
 
 class DenoisingUNet(Module):
-    """Images and times (batch,) -> the noise in them."""
+    """Maps images and times (batch,) to the noise in the images."""
 
     def __init__(
         self, channels: int, width: int, levels: tuple[int, ...], blocks: int, heads: int, dtype: object
@@ -152,7 +157,7 @@ class ResidualBlock(Module):
 
 
 class ImageAttention(Module):
-    """Every pixel sees every other."""
+    """Self-attention over all pixels of an image."""
 
     def __init__(self, channels: int, heads: int, dtype: object) -> None:
         if channels % heads:
@@ -165,7 +170,7 @@ class ImageAttention(Module):
         batch, channels, height, width = x.shape
         each = int(channels) // self.heads
         apart = self.qkv(self.norm(x)).reshape(batch, 3, self.heads, each, height * width)
-        q, k, v = (apart[:, i].transpose(2, 3) for i in range(3))  # (batch, heads, pixels, each)
+        q, k, v = (apart[:, i].transpose(2, 3) for i in range(3))  # (batch, heads, pixels, head width)
         mixed = attention(q, k, v).transpose(2, 3).reshape(x.shape)
         return x + self.out(mixed)  # type: ignore[no-any-return]
 
@@ -175,7 +180,7 @@ def norm(channels: int, dtype: object) -> GroupNorm:
 
 
 def frequencies(times: Tensor, width: int, x: Tensor) -> Tensor:
-    """Times as sines and cosines of falling frequencies (arXiv:1706.03762), (batch, width)."""
+    """The sinusoidal embedding of times (arXiv:1706.03762), (batch, width)."""
     falling = np.exp(-math.log(10000.0) * np.arange(width // 2) / (width // 2)).astype(x.dtype.numpy)
     angles = times.astype(x.dtype).reshape((times.shape[0], 1)) * as_tensor(falling)
     return concat([sin(angles), cos(angles)], 1)

@@ -1,4 +1,4 @@
-"""Text from language models, one token after the other: keys and values of earlier tokens are kept in a cache.
+"""Text generation with language models, one token after the other: a cache stores keys and values of earlier tokens.
 
 One program serves the prompt and every token after it: the cache has a fixed capacity, the number of tokens at once is
 a symbolic dimension.  Tokens are drawn from the scores on the host.
@@ -24,12 +24,12 @@ from wholestep.nn.module.module import Module
 if TYPE_CHECKING:
     from wholestep.session.session import Session
 
-ROUNDED_TO = 64  # capacities are multiples of it, so that texts of other lengths need no compiling
+ROUNDED_TO = 64  # capacities are multiples of it, so that texts of similar lengths share a compiled program
 AT_ONCE = 64  # tokens of a prompt that are read in one step
 
 
 class KeyValueCache:
-    """Keys and values of the tokens so far, of every layer, inside a step that is being recorded.
+    """The cache of keys and values of every layer, inside a step that is being recorded.
 
     Layers call `extend` in their order; each call has a state of its own.
     """
@@ -40,15 +40,17 @@ class KeyValueCache:
         self._states: dict[str, Tensor] = {}
 
     def positions(self, time: int | Dim) -> Tensor:
-        """The positions of this step's tokens in the text."""
+        """The positions of this step's tokens in the whole text."""
         return arange(time) + self.start
 
     def mask(self, time: int | Dim) -> Tensor:
-        """(time, capacity): a token sees those before it and itself."""
+        """The causal mask (time, capacity): a token attends to itself and to earlier tokens."""
         return iota((time, self.capacity), 1) <= self.positions(time).reshape((time, 1))
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values (batch, heads, capacity, d), with those of this step, (batch, heads, time, d)."""
+        """Store keys and values of this step, (batch, heads, time, d), and return all so far, (batch, heads, capacity,
+        d).
+        """
         self._calls += 1
         return self._cache_entry(f"cache.{self._calls - 1}.k", k), self._cache_entry(f"cache.{self._calls - 1}.v", v)
 
@@ -72,7 +74,7 @@ class KeyValueCache:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is drawn from its scores."""
+    """The options for drawing a token from its scores."""
 
     temperature: float
     top_k: int | None
@@ -82,12 +84,12 @@ class Sampling:
         if not self.temperature >= 0:
             fail(OptionError, f"generate: temperature is 0, the likeliest token, or more; {self.temperature!r}.")
         if self.top_k is not None and self.top_k < 1:
-            fail(OptionError, f"generate: top_k is a whole number of at least 1; received {self.top_k!r}.")
+            fail(OptionError, f"generate: top_k is an integer of at least 1; received {self.top_k!r}.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             fail(OptionError, f"generate: top_p is above 0 and at most 1; received {self.top_p!r}.")
 
     def draw(self, scores: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """A token for each row of scores."""
+        """Draw a token for each row of scores."""
         if self.temperature == 0:
             return np.asarray(scores.argmax(-1), np.int32)
         likely = scores.astype(np.float64) / self.temperature
@@ -104,7 +106,9 @@ class Sampling:
 
     @staticmethod
     def _nucleus(shares: np.ndarray[Any, Any], p: float) -> np.ndarray[Any, Any]:
-        """The likeliest tokens that together reach p (arXiv:1904.09751); the others 0."""
+        """Nucleus sampling (arXiv:1904.09751): keep the most probable tokens that together reach p, and set the others
+        to 0.
+        """
         order = np.argsort(-shares, -1, kind="stable")
         ranked = np.take_along_axis(shares, order, -1)
         outside = ranked.cumsum(-1) - ranked >= p
@@ -114,7 +118,7 @@ class Sampling:
 
 
 class LanguageModel(Module):
-    """A model of tokens (batch, time) -> scores of the next, whose `forward` takes a `Cache` as well."""
+    """A model of tokens (batch, time) -> scores of the next token, whose `forward` also takes a `KeyValueCache`."""
 
     context: int
 
@@ -129,7 +133,7 @@ class LanguageModel(Module):
         stop: int | None = None,
         device: str = "cpu",
     ) -> np.ndarray[Any, Any]:
-        """The prompt and the tokens that the model generates after it, one by one.
+        """The prompt, followed by the tokens that the model generates one by one.
 
         It is compiled once for a number of rows and a capacity, a multiple of 64 tokens; keys and values of earlier
         tokens are kept, so that a token costs as much as one token.
@@ -165,7 +169,7 @@ class LanguageModel(Module):
 def _tokens(prompt: object) -> np.ndarray[Any, Any]:
     tokens = np.asarray(prompt)
     if tokens.dtype.kind not in "iu":
-        fail(DTypeError, f"generate takes tokens, which are whole numbers; received {tokens.dtype}.")
+        fail(DTypeError, f"generate takes tokens, which are integers; received {tokens.dtype}.")
     if tokens.ndim not in (1, 2) or tokens.shape[-1] == 0:
         fail(ShapeError, f"generate takes tokens (time,) or (batch, time), at least one; received {tokens.shape}.")
     return tokens.astype(np.int32)
@@ -206,9 +210,9 @@ def _session(model: LanguageModel, batch: int, capacity: int, device: str) -> Se
     from wholestep.session.building.build import build_session
     from wholestep.steps.states import state_with_numbers, structure
 
-    kept: dict[object, Session] = model.__dict__.setdefault("_generators", {})
+    sessions: dict[object, Session] = model.__dict__.setdefault("_generators", {})
     key = (batch, capacity, device, structure(model))
-    if key not in kept:
+    if key not in sessions:
         state_with_numbers(model)
 
         @step(inputs={"tokens": Spec((batch, "time"), "int32"), "start": Spec((), "int32")})
@@ -216,5 +220,5 @@ def _session(model: LanguageModel, batch: int, capacity: int, device: str) -> Se
             with evaluation_mode():
                 return {"scores": model(tokens, cache=KeyValueCache(graph, start, capacity))}
 
-        kept[key] = build_session(read, capacity={"time": min(AT_ONCE, capacity)}, device=device)
-    return kept[key]
+        sessions[key] = build_session(read, capacity={"time": min(AT_ONCE, capacity)}, device=device)
+    return sessions[key]

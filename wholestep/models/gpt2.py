@@ -53,7 +53,9 @@ def gpt2(
 
 
 class GPT2(LanguageModel):
-    """Tokens (batch, time) -> the scores of the next token, (batch, time, vocabulary); with a cache, of the last."""
+    """Maps tokens (batch, time) to scores of the next token, (batch, time, vocabulary); with a cache, only for the last
+    position.
+    """
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class GPT2(LanguageModel):
         self.h = [GPT2Block(width, heads, layers, dropout, dtype) for _ in range(layers)]
         self.ln_f = LayerNorm(width, dtype=dtype)
         if split:
-            from wholestep.nn.wrappers.tensor_parallel import split_gpt2  # few are
+            from wholestep.nn.wrappers.tensor_parallel import split_gpt2  # imported here because few models are split
 
             split_gpt2(self, heads)
 
@@ -110,7 +112,7 @@ class GPT2Block(Module):
 
 
 class GPT2Attention(Module):
-    """Every position sees those before it, in several heads."""
+    """Causal self-attention in several heads."""
 
     def __init__(self, width: int, heads: int, layers: int, dtype: object) -> None:
         if width % heads:
@@ -139,7 +141,7 @@ class GPT2Attention(Module):
 
 
 class GPT2MLP(Module):
-    """Up to four times the width, GELU, and back."""
+    """The MLP of a block: a linear layer to four times the width, GELU, and a linear layer back."""
 
     def __init__(self, width: int, layers: int, dtype: object) -> None:
         self.c_fc = Projection(width, 4 * width, 0.02, dtype)
@@ -150,7 +152,7 @@ class GPT2MLP(Module):
 
 
 class Projection(Module):
-    """x · weight + bias with the weight (inputs, outputs), as the checkpoints store it."""
+    """The linear map x · weight + bias with the weight shaped (inputs, outputs), as the checkpoints store it."""
 
     weight: Tensor
     bias: Tensor

@@ -16,7 +16,7 @@ def lenet5(classes: int = 10, channels: int = 1, dtype: object = "float32") -> L
 
 
 class LeNet5(Module):
-    """Images (batch, channels, 28, 28) -> scores (batch, classes)."""
+    """Maps images (batch, channels, 28, 28) to scores (batch, classes)."""
 
     def __init__(self, classes: int = 10, channels: int = 1, dtype: object = "float32") -> None:
         self.channels = channels

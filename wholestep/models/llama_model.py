@@ -1,5 +1,5 @@
 """Llama: "LLaMA: Open and efficient foundation language models", Touvron et al. 2023 (arXiv:2302.13971): RMS norms
-before the parts, rotary positions, SwiGLU, and heads of queries that share keys and values (arXiv:2305.13245).
+before attention and MLP, rotary positions, SwiGLU, and grouped-query attention (arXiv:2305.13245).
 
 Parameters are named and shaped as in the published checkpoints: `model.layers.0.self_attn.q_proj.weight`.
 """
@@ -49,13 +49,13 @@ def llama(
     """Llama of a published size ("llama-7b", "llama-3-8b", "tinyllama-1.1b") or of any other.
 
     Args:
-        kv_heads: of keys and values; as many as there are heads where those are given and this is not.
-        hidden: width of the inner layer; 8/3 of the width, up to a multiple of 8, where that is given and this is not.
-        base: of the frequencies of rotary positions.
+        kv_heads: heads of keys and values; equal to `heads` if only those are given.
+        hidden: width of the inner layer; 8/3 of the width, rounded up to a multiple of 8, if only the width is given.
+        base: the base of the frequencies of rotary positions.
         tied: the token embedding is also the output layer.
         split: workers that divide layers, `ws.Workers(model=2)`, have some of the heads, of those of keys and of the
             inner layer's features each.
-        scaling: of rotary positions, for a context longer than that of pre-training: Llama 3.1's.
+        scaling: the scaling of rotary positions, for a context longer than that of pre-training: Llama 3.1's.
 
     Example: `ws.models.llama(layers=2, width=64, heads=4, kv_heads=2, vocabulary=65, context=64)`.
     """
@@ -72,7 +72,7 @@ def llama(
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """Slower rotary positions, so that a model reads texts longer than those of its pre-training.
+    """The scaling of rotary positions, with which a model reads longer texts than those of its pre-training.
 
     Without `context` every frequency is divided by `factor`.  With it, as in Llama 3.1, frequencies of more than `high`
     turns in the `context` of pre-training stay, those of less than `low` turns are divided, those between are mixed.
@@ -84,16 +84,18 @@ class RotaryScaling:
     high: float = 4.0
 
     def applied(self, frequencies: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The scaled frequencies."""
+        """The scaled frequencies of the rotary embedding."""
         if self.context is None:
             return np.asarray(frequencies / self.factor)
         turns = self.context * frequencies / (2 * np.pi)
-        share = np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0)  # of the frequency as it was
+        share = np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0)  # the weight of the unscaled frequency
         return np.asarray((1 - share) * frequencies / self.factor + share * frequencies)
 
 
 class Llama(LanguageModel):
-    """Tokens (batch, time) -> the scores of the next token, (batch, time, vocabulary); with a cache, of the last."""
+    """Maps tokens (batch, time) to scores of the next token, (batch, time, vocabulary); with a cache, only for the last
+    position.
+    """
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class Llama(LanguageModel):
         self.model = Decoder(layers, width, heads, kv_heads, hidden, vocabulary, angles, eps, dtype)
         self.lm_head = None if tied else Linear(width, vocabulary, bias=False, init=init.normal(std=0.02), dtype=dtype)
         if split:
-            from wholestep.nn.wrappers.tensor_parallel import split_llama  # few are
+            from wholestep.nn.wrappers.tensor_parallel import split_llama  # imported here because few models are split
 
             split_llama(self, heads, kv_heads)
 
@@ -141,7 +143,7 @@ class Llama(LanguageModel):
 
 
 class Decoder(Module):
-    """Tokens -> vectors: the embedding, the blocks, a norm."""
+    """Maps tokens to hidden vectors: an embedding, the blocks, a norm."""
 
     def __init__(
         self,
@@ -191,7 +193,7 @@ class LlamaBlock(Module):
 
 
 class LlamaAttention(Module):
-    """Every position sees those before it; queries and keys are turned by their positions."""
+    """Causal self-attention with rotary positions."""
 
     def __init__(self, width: int, heads: int, kv_heads: int, angles: tuple[float, ...], dtype: object) -> None:
         self.heads, self.kv_heads, self.each, self.angles = heads, kv_heads, width // heads, angles
@@ -220,7 +222,7 @@ class LlamaAttention(Module):
 
 
 class LlamaMLP(Module):
-    """down(silu(gate(x)) · up(x)) (arXiv:2002.05202)"""
+    """The MLP with SwiGLU: down(silu(gate(x)) · up(x)) (arXiv:2002.05202)."""
 
     def __init__(self, width: int, hidden: int, dtype: object) -> None:
         start = init.normal(std=0.02)

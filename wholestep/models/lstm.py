@@ -20,12 +20,12 @@ def lstm_lm(
     tied: bool = False,
     dtype: object = "float32",
 ) -> LSTMLanguageModel:
-    """Tokens -> embedding -> LSTM layers -> scores of the next token.
+    """A language model: token embedding, LSTM layers, and a linear layer to the scores of the next token.
 
     Args:
-        vocabulary: how many tokens there are.
-        width: of the embedding and of every layer.
-        dropout: of the embedding, between layers and before the scores.
+        vocabulary: the number of tokens.
+        width: the width of the embedding and of every layer.
+        dropout: the rate of dropout after the embedding, between layers and before the scores.
         tied: the embedding is also the output layer (arXiv:1608.05859).
 
     Example: `model = ws.models.lstm_lm(65, width=256, layers=2)`.
@@ -34,9 +34,11 @@ def lstm_lm(
 
 
 class LSTMLanguageModel(LanguageModel):
-    """Tokens (batch, time) -> the scores of the next token, (batch, time, vocabulary); with a cache, of the last."""
+    """Maps tokens (batch, time) to scores of the next token, (batch, time, vocabulary); with a cache, only for the last
+    position.
+    """
 
-    context = 2**20  # tokens of a text that `generate` makes: it could be any number
+    context = 2**20  # the most tokens that `generate` may produce; an LSTM has no limit of its own
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class LSTMLanguageModel(LanguageModel):
     def forward(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         if tokens.ndim != 2:
             fail(ShapeError, f"lstm_lm takes tokens of shape (batch, time); received {tokens!r}.")
-        x = self.drop(self.encoder(tokens.T))  # (time, batch, width): a step is a block of memory
+        x = self.drop(self.encoder(tokens.T))  # (time, batch, width): each step is contiguous in memory
         if cache is not None:
             shape = (self.lstm.num_layers, tokens.shape[0], self.lstm.hidden)
             state = tuple(cache.carried_value(name, shape, x.dtype) for name in ("h", "c"))

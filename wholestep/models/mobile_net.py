@@ -1,6 +1,6 @@
 """MobileNetV2: "Inverted residuals and linear bottlenecks", Sandler et al. 2018 (arXiv:1801.04381).
 
-The layers, names and first values are torchvision's.
+The layers, names and initial weights are torchvision's.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from wholestep.nn import BatchNorm2d, Conv2d, Dropout, GlobalAvgPool2d, Linear, 
 from wholestep.nn.layers.linear import positive
 from wholestep.nn.module.parameter import parameter
 
-STAGES = (  # expansion, channels, blocks, stride of the first: table 2 of the paper
+STAGES = (  # expansion, channels, blocks, stride of the first block: table 2 of the paper
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
 )  # fmt: skip
-FIRST, LAST = 32, 1280  # channels before and after the stages
+FIRST, LAST = 32, 1280  # channels before the first and after the last stage
 
 
 def mobilenet_v2(
@@ -24,7 +24,7 @@ def mobilenet_v2(
     """MobileNetV2 for images of about 224 x 224, 3.5 M parameters.
 
     Args:
-        width: how many times as many channels as the paper's first table has.
+        width: factor of the channels in the paper's first table.
 
     Example: `ws.models.mobilenet_v2(classes=10, width=0.5)`.
     """
@@ -55,7 +55,9 @@ class MobileNetV2(Module):
 
 
 class InvertedResidual(Module):
-    """Few channels -> many, each of which is convolved alone -> few, without a bend at the end (section 3.3)."""
+    """An inverted residual block: a 1 x 1 expansion, a depthwise convolution, and a linear 1 x 1 projection (section
+    3.3).
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int, dtype: object) -> None:
         inner = inputs * expansion
@@ -72,7 +74,7 @@ class InvertedResidual(Module):
 
 
 def unit(inputs: int, outputs: int, kernel: int, stride: int, groups: int, dtype: object) -> Sequential:
-    """A convolution, a norm and ReLU6."""
+    """A convolution followed by a norm and ReLU6."""
     return Sequential(
         convolution(inputs, outputs, kernel, stride, groups, dtype), BatchNorm2d(outputs, dtype=dtype), ReLU6()
     )
@@ -86,6 +88,6 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int, groups: int
 
 
 def round_channels(channels: float, to: int = 8) -> int:
-    """The nearest multiple of 8, and not less than nine tenths."""
+    """Round to the nearest multiple of 8 that is at least nine tenths of the number."""
     near = max(to, int(channels + to / 2) // to * to)
     return near + to if near < 0.9 * channels else near

@@ -1,4 +1,4 @@
-"""Published weights from a folder: a `config.json` and files of arrays, as Hugging Face lays them out."""
+"""Published weights from a folder in Hugging Face's layout: a `config.json` and weight files."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
     """A model with published weights, from a local folder in the layout of Hugging Face: `config.json`, and
     `model.safetensors`, its shards with their index, or `pytorch_model.bin`.
 
-    Known are `gpt2`, `llama`, `bert` and `vit`; what a configuration asks for and the model here does not do is an
-    error that names it.
+    Known are `gpt2`, `llama`, `bert` and `vit`; a setting that the model here does not support is an error with its
+    name.
 
     Args:
-        folder: what `save_pretrained` wrote, or a download of it.
+        folder: a folder that `save_pretrained` wrote, or a download of it.
         strict: refuse unless every array of the model is in the files and the other way round; with False, what fits is
             loaded, and a warning lists the rest.
-        dtype: that the model computes in; half types of the files are widened.
+        dtype: the dtype of the model; half types in the files are widened.
 
     Example: `model = ws.load_pretrained("checkpoints/gpt2")`.
     """
@@ -45,7 +45,7 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
     if kind is None:
         fail(
             OptionError,
-            f"{place / CONFIG} is of the model_type {config.get('model_type')!r}; known are {', '.join(KINDS)}. Build "
+            f"{place / CONFIG} has model_type {config.get('model_type')!r}; supported are {', '.join(KINDS)}. Build "
             "the model yourself and load the folder: model.load(folder, rename={...}).",
         )
     values = read_weights(place)
@@ -61,40 +61,40 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a folder."""
+    """Read the `config.json` of a folder."""
     try:
-        found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{folder} has no {CONFIG}: name the folder that save_pretrained wrote.") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / CONFIG} cannot be read: {error}.") from error
     except RecursionError:
         raise CheckpointError(f"{folder / CONFIG} cannot be read: its values are nested too deeply.") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{folder / CONFIG} holds a {type(found).__name__}, not settings by name.")
-    return found
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{folder / CONFIG} holds a {type(config).__name__}, not settings by name.")
+    return config
 
 
 class Config:
-    """Settings by name; one that is missing, or has an unsupported value, is an error that names it."""
+    """Settings of a `config.json` by name; a missing or unsupported one is an error with its name."""
 
     def __init__(self, values: Mapping[str, Any], path: Path, most_layers: int = 0) -> None:
         self.values, self.path, self.most_layers = values, path, most_layers
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
-            raise CheckpointError(f"{self.path} does not say {name!r}, which the model is made by.")
+            raise CheckpointError(f"{self.path} does not say {name!r}, which the model needs.")
         return self.values[name]
 
     def number(self, name: str, default: int | None = None) -> int:
-        """An integer of at least 1; missing and null ones are the default, where there is one."""
+        """A setting that must be an integer of at least 1; the default if it is missing or null."""
         value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f"{self.path}: {name!r} is an integer of at least 1; it is {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r} is an integer of at least 1; received {value!r}.")
         return value
 
     def layers(self, name: str) -> int:
-        """A number of layers that the files hold: building more of them could take any time."""
+        """A number of layers, at most as many as the files hold: building more could take arbitrarily long."""
         asked = self.number(name)
         if asked > self.most_layers:
             raise CheckpointError(
@@ -104,58 +104,61 @@ class Config:
         return asked
 
     def positive(self, name: str, default: float | None = None) -> float:
-        """A finite number above 0."""
+        """A setting that must be a finite number above 0."""
         value = self.real(name, default)
         if value == 0:
-            raise CheckpointError(f"{self.path}: {name!r} is a number above 0; it is 0.")
+            raise CheckpointError(f"{self.path}: {name!r} is a number above 0; received 0.")
         return value
 
     def real(self, name: str, default: float | None = None, below: float = math.inf) -> float:
-        """A finite number from 0 on; missing and null ones are the default, where there is one."""
+        """A setting that must be a finite number of at least 0; the default if it is missing or null."""
         value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < below:
             bound = "" if below == math.inf else f" and below {below:g}"
-            raise CheckpointError(f"{self.path}: {name!r} is a number of at least 0{bound}; it is {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r} is a number of at least 0{bound}; received {value!r}.")
         return float(value)
 
     def inner(self, name: str) -> Config:
-        """The settings under a name; none where it is missing or null."""
+        """The nested settings under a name; empty if missing or null."""
         value = self.get(name, {})
         if not isinstance(value, dict):
-            raise CheckpointError(f"{self.path}: {name!r} holds settings by name; it is {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r} holds settings by name; received {value!r}.")
         return Config(value, self.path)
 
     def architecture(self, default: str) -> str:
         value = self.get("architectures", [default])
         if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], str):
-            raise CheckpointError(f"{self.path}: 'architectures' is a list of one name; it is {value!r}.")
+            raise CheckpointError(f"{self.path}: 'architectures' is a list of one name; received {value!r}.")
         return value[0]
 
     def need(self, **allowed: object) -> None:
-        """A setting has the one value that is done here, or the first of several, if it is there at all."""
+        """Check that each setting, if present, has the one supported value (or one of them)."""
         for name, value in allowed.items():
-            known = value if isinstance(value, tuple) else (value,)
-            if name in self.values and self.values[name] not in known:
+            supported = value if isinstance(value, tuple) else (value,)
+            if name in self.values and self.values[name] not in supported:
                 raise UsageError(
-                    f"{self.path}: {name} is {self.values[name]!r}, and the model here has {known[0]!r} alone."
+                    f"{self.path}: {name} is {self.values[name]!r}, and the model here has {supported[0]!r} alone."
                 )
 
     def get(self, name: str, default: Any) -> Any:
-        found = self.values.get(name)
-        return default if found is None else found
+        setting = self.values.get(name)
+        return default if setting is None else setting
 
 
-Names = Sequence[tuple[str, str | None]]  # patterns of names in files -> what they are here; None: of no use
+# regular expressions of names in files -> names in the model; None: the array is not used
+Names = Sequence[tuple[str, str | None]]
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """How a `model_type` is built, and what its arrays are called: every pattern that matches is applied, in order."""
+    """An entry for a `model_type`: how to build the model and rename its arrays; all matching patterns are applied, in
+    order.
+    """
 
     build: Callable[[Config, object], Module]
-    layer: str  # the pattern of a layer's number in the names of arrays
+    layer: str  # regular expression that captures the layer number in array names
     names: Names
-    parts: str = ""  # a pattern of arrays that the files have and a model without that part leaves out
+    parts: str = ""  # regular expression of arrays that the model does not use if it was built without that part
 
 
 def _rename_function(kind: Architecture, known: set[str]) -> Callable[[str], str | None]:
@@ -163,20 +166,20 @@ def _rename_function(kind: Architecture, known: set[str]) -> Callable[[str], str
 
     def other(name: str) -> str | None:
         for pattern, new in patterns:
-            found = pattern.fullmatch(name)
-            if found is not None:
-                name = "" if new is None else found.expand(new)
+            match = pattern.fullmatch(name)
+            if match is not None:
+                name = "" if new is None else match.expand(new)
         left_out = name not in known and re.fullmatch(kind.parts, name)
         return None if not name or left_out else name
 
     return other
 
 
-MOST_LAYERS = 200  # that are built though the files do not hold them, with strict=False
+MOST_LAYERS = 200  # the most layers that are built with strict=False if the files do not hold them
 
 
 def _layers_in(kind: Architecture, values: Mapping[str, object]) -> int:
-    """How many layers files hold, by the names of their arrays."""
+    """The number of layers in the files, from the names of their arrays."""
     matches = (re.match(kind.layer, name) for name in values)
     return len({found[1] for found in matches if found is not None})
 
@@ -233,7 +236,7 @@ def _scaling(rotary: Config, config: Config) -> RotaryScaling | None:
         return RotaryScaling(rotary.positive("factor"))
     if kind != "llama3":
         raise UsageError(
-            f"{config.path}: rotary positions are scaled by {kind!r}; known are 'default', 'linear' and 'llama3'."
+            f"{config.path}: rotary positions are scaled by {kind!r}; supported are 'default', 'linear' and 'llama3'."
         )
     low, high = rotary.real("low_freq_factor"), rotary.real("high_freq_factor")
     if high <= low:
@@ -261,11 +264,13 @@ def _bert(config: Config, dtype: object) -> Bert:
     )
     rates = [config.real(name, 0.1, below=1.0) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")]
     if rates[0] != rates[1]:
-        raise UsageError(f"{config.path}: layers and attention drop {rates[0]} and {rates[1]}; here it is one rate.")
+        raise UsageError(
+            f"{config.path}: layers have dropout {rates[0]}, attention {rates[1]}; here is one rate: set them equal."
+        )
     config.need(classifier_dropout=(None, rates[0]))
     kind = config.architecture("BertModel")
     if kind not in BERT_HEADS:
-        raise UsageError(f"{config.path}: the architecture is {kind!r}; known are {', '.join(BERT_HEADS)}.")
+        raise UsageError(f"{config.path}: the architecture is {kind!r}; supported are {', '.join(BERT_HEADS)}.")
     return Bert(
         config.layers("num_hidden_layers"),
         config.number("hidden_size"),
@@ -283,7 +288,7 @@ def _bert(config: Config, dtype: object) -> Bert:
 
 
 def _classes(config: Config) -> int:
-    """How many labels there are: two where the configuration does not say, as transformers leaves two out."""
+    """The number of labels; 2 if the configuration does not say, which is the default of transformers."""
     return len(config.inner("id2label").values) or config.number("num_labels", 2)
 
 
@@ -315,7 +320,7 @@ KINDS: dict[str, Architecture] = {
         r"(?:model\.)?layers\.(\d+)\.",
         (
             (r".*\.rotary_emb\.inv_freq", None),  # computed from the base
-            (r"(embed_tokens|layers|norm)\.(.*)", r"model.\1.\2"),  # of a model without its head
+            (r"(embed_tokens|layers|norm)\.(.*)", r"model.\1.\2"),  # for files of the model without its head
         ),
     ),
     "bert": Architecture(
@@ -323,10 +328,10 @@ KINDS: dict[str, Architecture] = {
         r"(?:bert\.)?encoder\.layer\.(\d+)\.",
         (
             (r"(bert\.)?embeddings\.position_ids", None),
-            (r"cls\.predictions\.decoder\..*", None),  # the embedding and the bias again
-            (r"cls\.seq_relationship\..*", None),  # whether the second text follows the first
+            (r"cls\.predictions\.decoder\..*", None),  # the embedding and the bias under a second name
+            (r"cls\.seq_relationship\..*", None),  # the head that predicts whether the second text follows the first
             (r"(embeddings|encoder|pooler)\.(.*)", r"bert.\1.\2"),
-            (r"(.*LayerNorm)\.gamma", r"\1.weight"),  # of checkpoints older than PyTorch's names
+            (r"(.*LayerNorm)\.gamma", r"\1.weight"),  # names in checkpoints older than PyTorch
             (r"(.*LayerNorm)\.beta", r"\1.bias"),
         ),
         parts=r"bert\.pooler\..*",
@@ -335,7 +340,7 @@ KINDS: dict[str, Architecture] = {
         _vit,
         r"(?:vit\.)?encoder\.layer\.(\d+)\.",
         (
-            (r"(vit\.)?pooler\..*", None),  # of no use to classes
+            (r"(vit\.)?pooler\..*", None),  # not used for classification
             (r"(embeddings|encoder|layernorm)\.(.*)", r"vit.\1.\2"),
         ),
     ),

@@ -18,7 +18,8 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
 from wholestep.nn import BatchNorm2d, Conv2d, GlobalAvgPool2d, Linear, MaxPool2d, Module, Sequential
 
-Shortcut = Callable[[int, int, int, object], Module]  # of (inputs, outputs, stride, dtype), where shapes differ
+# makes the shortcut from (inputs, outputs, stride, dtype), where shapes differ
+Shortcut = Callable[[int, int, int, object], Module]
 
 
 def resnet20(classes: int = 10, option: str = "A", dtype: object = "float32") -> CifarResNet:
@@ -58,7 +59,7 @@ def resnet50(classes: int = 1000, dtype: object = "float32", stem: str = "7x7") 
 
 
 class CifarResNet(Module):
-    """Images (batch, 3, H, W) -> scores (batch, classes); 6n + 2 layers."""
+    """A ResNet of 6n + 2 layers for CIFAR: maps images (batch, 3, H, W) to scores (batch, classes)."""
 
     def __init__(self, n: int, classes: int, option: str, dtype: object) -> None:
         shortcuts: dict[str, Shortcut] = {"A": PadChannels, "B": projection}
@@ -81,7 +82,7 @@ class CifarResNet(Module):
 
 
 class ResNet(Module):
-    """Images (batch, 3, H, W) -> scores (batch, classes).
+    """A ResNet for ImageNet: maps images (batch, 3, H, W) to scores (batch, classes).
 
     The stem of 7 x 7 pixels leaves a sixteenth of the image to the blocks; that of 3 x 3 all of it, for small ones.
     """
@@ -114,7 +115,7 @@ class ResNet(Module):
 def stage(
     blocks: int, inputs: int, width: int, stride: int, shortcut: Shortcut, dtype: object, block: Block | None = None
 ) -> Sequential:
-    """Blocks of one width; the first may halve the image."""
+    """A stage of blocks with the same width; the first block may halve the image."""
     kind = block or BasicBlock
     first = kind(inputs, width, stride, shortcut, dtype)
     rest = (kind(width * kind.expansion, width, 1, shortcut, dtype) for _ in range(blocks - 1))
@@ -124,7 +125,7 @@ def stage(
 class BasicBlock(Module):
     """relu(shortcut(x) + norm(conv(relu(norm(conv(x))))))"""
 
-    expansion = 1  # channels that it gives for one of its width
+    expansion = 1  # output channels as a multiple of the width
 
     def __init__(self, inputs: int, outputs: int, stride: int, shortcut: Shortcut, dtype: object) -> None:
         self.conv1, self.bn1 = conv3x3(inputs, outputs, stride, dtype), BatchNorm2d(outputs, dtype=dtype)
@@ -138,7 +139,9 @@ class BasicBlock(Module):
 
 
 class Bottleneck(Module):
-    """relu(shortcut(x) + norm(conv(h))), where h is x in fewer channels, convolved there."""
+    """A bottleneck block: a 1 x 1 convolution to fewer channels, a 3 x 3 convolution, a 1 x 1 convolution back, and the
+    shortcut.
+    """
 
     expansion = 4
 
@@ -159,24 +162,24 @@ Block = type[BasicBlock] | type[Bottleneck]
 
 
 def conv3x3(inputs: int, outputs: int, stride: int, dtype: object) -> Conv2d:
-    """A convolution that keeps the size, or halves it; the norm after it has the bias."""
+    """A 3 x 3 convolution that keeps or halves the image size; it has no bias, since a norm follows."""
     start = init.kaiming_normal(mode="fan_out")
     return Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False, init=start, dtype=dtype)
 
 
 def projection(inputs: int, outputs: int, stride: int, dtype: object) -> Module:
-    """Option B: a convolution of single pixels and a norm."""
+    """The shortcut of option B: a 1 x 1 convolution and a norm."""
     return Sequential(conv1x1(inputs, outputs, stride, dtype), BatchNorm2d(outputs, dtype=dtype))
 
 
 def conv1x1(inputs: int, outputs: int, stride: int, dtype: object) -> Conv2d:
-    """A convolution of single pixels."""
+    """A 1 x 1 convolution."""
     start = init.kaiming_normal(mode="fan_out")
     return Conv2d(inputs, outputs, 1, stride=stride, bias=False, init=start, dtype=dtype)
 
 
 class PadChannels(Module):
-    """Option A: every second pixel, with channels of zeros on both sides."""
+    """The shortcut of option A: every second pixel, padded with channels of zeros on both sides."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, dtype: object) -> None:
         self.missing, self.stride = outputs - inputs, stride

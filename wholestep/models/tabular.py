@@ -1,4 +1,4 @@
-"""A network for tables: standardised numbers concatenated with embeddings of categories and words, then a perceptron.
+"""A network for tables: standardised numbers and embeddings of categories and words, concatenated, then a perceptron.
 
 After "Entity Embeddings of Categorical Variables", Guo and Berkhahn 2016 (arXiv:1604.06737).
 """
@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[], list[Module]]] = {  # under scikit-learn's n
 
 
 class Tabular(Module):
-    """A perceptron over the columns of a frame: numbers, text, categories, dates, with gaps.
+    """A perceptron over the columns of a frame: numbers, text, categories and dates, also with missing values.
 
     Its layers are built when it is first trained or a file of its weights is loaded: the number of columns is known
     then.  It outputs scores of classes, or numbers in the units of the target; `predict_classes` returns labels.
@@ -47,7 +47,7 @@ class Tabular(Module):
     Example: `ws.fit(ws.models.Tabular(), (frame, "species"), loss="cross_entropy", epochs=20)`.
     """
 
-    middle: Tensor  # of numbers that are predicted, in their units
+    middle: Tensor  # the mean of the target, in its units, if numbers are predicted
     spread: Tensor
 
     def __init__(
@@ -56,10 +56,10 @@ class Tabular(Module):
         widths = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
         for what, value in (("embedding", embedding), *(("hidden", width) for width in widths)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                fail(OptionError, f"Tabular: {what} is a whole number of at least 1; received {value!r}.")
+                fail(OptionError, f"Tabular: {what} is an integer of at least 1; received {value!r}.")
         if activation not in ACTIVATIONS:
-            known = ", ".join(map(repr, ACTIVATIONS))
-            fail(OptionError, f"Tabular: the activation is one of {known}; received {activation!r}.")
+            names = ", ".join(map(repr, ACTIVATIONS))
+            fail(OptionError, f"Tabular: the activation is one of {names}; received {activation!r}.")
         self.hidden, self.embedding, self.dropout, self.activation = widths, embedding, dropout, activation
         self.layers: Sequential | None = None
 
@@ -69,7 +69,7 @@ class Tabular(Module):
         return encoding_of(self)
 
     def meet(self, encoding: Encoding) -> None:
-        """Make the layers for columns like these."""
+        """Build the layers for the columns of a table encoding."""
         categories, words = encoding.entries
         self.make(encoding.width, len(encoding.categories), categories, len(encoding.words), words, encoding.outputs)
         if (scale := encoding.units) is not None:
@@ -77,7 +77,9 @@ class Tabular(Module):
             self.in_units = True
 
     def make(self, width: int, categories: int, entries: int, texts: int, words: int, outputs: int) -> None:
-        """Make the layers for so many columns of numbers, of categories and of text, and entries in their tables."""
+        """Build the layers: so many columns of numbers, of categories and of text, and the sizes of the embedding
+        tables.
+        """
         inputs = width + self.embedding * (categories + texts)
         if categories:
             self.categories = Embedding(entries, self.embedding)
@@ -103,15 +105,15 @@ class Tabular(Module):
         return out.reshape((out.shape[0],)) if self.outputs == 1 else out
 
     def _embed_category(self, table: Module, codes: Tensor) -> Tensor:
-        """Zeros for what training has not seen, whose number is 0."""
-        known = (codes > 0).astype("float32")
-        found: Tensor = table(codes) * known.reshape((*known.shape, 1))  # (batch, columns, width)
-        return found.reshape((codes.shape[0], -1))
+        """The embedding of a category; zeros for a category that was not in the training data, which has code 0."""
+        is_known = (codes > 0).astype("float32")
+        vectors: Tensor = table(codes) * is_known.reshape((*is_known.shape, 1))  # (batch, columns, width)
+        return vectors.reshape((codes.shape[0], -1))
 
     def _mean(self, words: Tensor) -> Tensor:
-        """The mean of the embeddings of the known words of each text."""
-        known = (words > 0).astype("float32")  # (batch, columns, words)
-        found: Tensor = (self.words(words) * known.reshape((*known.shape, 1))).sum(axis=2)
-        count = maximum(known.sum(axis=2), 1.0)
-        mean = found / count.reshape((*count.shape, 1))  # (batch, columns, width)
+        """The mean of the embeddings of each text's known words."""
+        is_known = (words > 0).astype("float32")  # (batch, columns, words)
+        sums: Tensor = (self.words(words) * is_known.reshape((*is_known.shape, 1))).sum(axis=2)
+        count = maximum(is_known.sum(axis=2), 1.0)
+        mean = sums / count.reshape((*count.shape, 1))  # (batch, columns, width)
         return mean.reshape((words.shape[0], -1))

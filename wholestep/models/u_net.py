@@ -17,11 +17,11 @@ from wholestep.nn.layers.linear import positive
 
 
 def unet(inputs: int = 3, outputs: int = 2, width: int = 64, depth: int = 4, dtype: object = "float32") -> UNet:
-    """A U-Net whose result has the size of the image: a score for each pixel and class.
+    """A U-Net whose output has the size of the image: a score for each pixel and class.
 
     Args:
         width: channels of the first level; each one below has twice as many.
-        depth: how often the image is halved.
+        depth: the number of times that the image is halved.
 
     Example: `ws.models.unet(inputs=1, outputs=2, width=16, depth=3)`.
     """
@@ -60,7 +60,7 @@ class UNet(Module):
 
 
 def double(inputs: int, outputs: int, dtype: object) -> Sequential:
-    """Twice: a convolution, a norm, relu."""
+    """Two times a convolution, a norm and ReLU."""
     return Sequential(
         Conv2d(inputs, outputs, 3, padding=1, bias=False, dtype=dtype), BatchNorm2d(outputs, dtype=dtype), ReLU(),
         Conv2d(outputs, outputs, 3, padding=1, bias=False, dtype=dtype), BatchNorm2d(outputs, dtype=dtype), ReLU(),

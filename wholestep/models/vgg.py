@@ -1,7 +1,7 @@
 """VGG: "Very deep convolutional networks for large-scale image recognition", Simonyan and Zisserman 2014
 (arXiv:1409.1556).
 
-The layers, names and first values are torchvision's; the numbers count layers with weights.
+The layers, names and initial weights are torchvision's; the numbers count layers with weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wholestep.nn.layers.linear import positive
 from wholestep.nn.module.parameter import parameter
 
 STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}  # convolutions of each
-GROWTH = (1, 2, 4, 8, 8)  # channels of each, in widths
+GROWTH = (1, 2, 4, 8, 8)  # channels of each stage, as multiples of the width
 
 
 def vgg11(
@@ -87,7 +87,7 @@ def vgg19(
 class VGG(PooledFeatures):
     """Images (batch, 3, H, W) -> scores (batch, classes)."""
 
-    smallest = 32  # five pools halve it
+    smallest = 32  # the smallest image side: five pools halve it
 
     def __init__(
         self,
@@ -118,14 +118,14 @@ class VGG(PooledFeatures):
 
 
 def conv3x3(inputs: int, outputs: int, dtype: object) -> Conv2d:
-    """A convolution that keeps the size; Kaiming-normal by its fan-out, its bias zeros."""
+    """A convolution that keeps the image size, with Kaiming-normal weights (fan-out) and zero biases."""
     layer = Conv2d(inputs, outputs, 3, padding=1, init=init.kaiming_normal(mode="fan_out"), dtype=dtype)
     layer.bias = parameter((outputs,), 0.0, dtype)
     return layer
 
 
 def linear(inputs: int, outputs: int, dtype: object) -> Linear:
-    """A linear map, normal with std 0.01, its bias zeros."""
+    """A linear layer with normal weights of std 0.01 and zero biases."""
     layer = Linear(inputs, outputs, dtype=dtype, init=init.normal(std=0.01))
     layer.bias = parameter((outputs,), 0.0, dtype)
     return layer

@@ -45,7 +45,7 @@ def vit(
 
     Args:
         image, patch: sides of the images, and of the squares that become words.
-        hidden: width of the inner layer; 4·width where that is given and this is not.
+        hidden: width of the inner layer; 4·width if only the width is given.
 
     Example: `ws.models.vit(classes=10, image=32, patch=8, layers=2, width=64, heads=4)`.
     """
@@ -88,7 +88,7 @@ class ViT(Module):
 
 
 class ViTEncoder(Module):
-    """Images -> vectors (batch, 1 + patches, width), the first of the class token."""
+    """Maps images to hidden vectors (batch, 1 + patches, width); the first one is that of the class token."""
 
     def __init__(self, embeddings: ViTEmbeddings, encoder: BertLayers, layernorm: LayerNorm) -> None:
         self.embeddings, self.encoder, self.layernorm = embeddings, encoder, layernorm
@@ -99,7 +99,7 @@ class ViTEncoder(Module):
 
 
 class ViTEmbeddings(Module):
-    """A vector for each patch, one for the class before them, and their positions."""
+    """The embeddings of the class token and of the patches, plus position embeddings."""
 
     cls_token: Tensor
     position_embeddings: Tensor
@@ -126,7 +126,7 @@ class ViTEmbeddings(Module):
 
 
 class Patches(Module):
-    """(batch, channels, H, W) -> (batch, patches, width)"""
+    """The patch embedding: (batch, channels, H, W) -> (batch, patches, width)."""
 
     def __init__(self, channels: int, width: int, patch: int, dtype: object) -> None:
         self.projection = Conv2d(channels, width, patch, stride=patch, init=init.trunc_normal(std=0.02), dtype=dtype)
@@ -154,7 +154,7 @@ class ViTBlock(Module):
 
 
 class ViTAttention(Module):
-    """Every patch sees every other."""
+    """Self-attention over all patches."""
 
     def __init__(self, width: int, heads: int, dropout: float | Switchable, start: object, dtype: object) -> None:
         self.attention = SelfAttention("vit", width, heads, 0.0, start, dtype)
@@ -165,7 +165,7 @@ class ViTAttention(Module):
 
 
 class Dense(Module):
-    """A linear layer and dropout."""
+    """A linear layer followed by dropout."""
 
     def __init__(self, inputs: int, outputs: int, dropout: float | Switchable, start: object, dtype: object) -> None:
         self.dense, self.dropout = Linear(inputs, outputs, init=start, dtype=dtype), Dropout(dropout)

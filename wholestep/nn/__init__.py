@@ -1,4 +1,4 @@
-"""Networks as objects: `Module`, and the layers people train with.  Names and shapes are PyTorch's."""
+"""`Module`, the layers, and losses as modules.  Names and shapes are PyTorch's."""
 
 from wholestep.lazy import Exports
 

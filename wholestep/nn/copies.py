@@ -1,4 +1,4 @@
-"""Copies of modules whose weights are not drawn yet: equal to the original, or drawn independently."""
+"""Copies of modules whose weights are not initialized yet: with the same initial weights, or with independent ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _is_equal: ContextVar[bool] = ContextVar("_is_equal", default=True)
 
 
 def prepare_copy(module: Module) -> None:
-    """Called before a module is copied or pickled: both draw the same weights, unless the copies are independent."""
+    """Called before a module is copied or pickled: original and copy get the same initial weights, unless the copies
+    are independent.
+    """
     if _is_equal.get():
         from wholestep.steps.states import pin_origins
 
@@ -21,7 +23,9 @@ def prepare_copy(module: Module) -> None:
 
 
 def independent_copies(module: Module, count: int) -> list[Module]:
-    """Copies whose undrawn weights are drawn by the names that each has in its network, as if each were constructed."""
+    """Independent copies of a module that is not initialized yet: the weights of each are drawn by its own name in the
+    network.
+    """
     token = _is_equal.set(False)
     try:
         return [copy.deepcopy(module) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Classes that are made at run time, for one layer or one network: `pickle` and `copy` make them again by a recipe."""
+"""Classes created at run time for one layer or one network: `pickle` and `copy` recreate them from a recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class Recipe:
-    """`factory(*arguments)` returns the class; arguments that are such classes are recipes themselves."""
+    """How to recreate a class: `factory(*arguments)` returns it; arguments that are such classes are recipes
+    themselves.
+    """
 
     factory: Callable[..., type]
     arguments: tuple[Any, ...]
@@ -19,17 +21,17 @@ class Recipe:
 def make_subclass(
     kind: type, body: Mapping[str, Any], factory: Callable[..., type], *arguments: Any, name: str | None = None
 ) -> type[Any]:
-    """A subclass of `kind` under its name, which `factory(*arguments)` makes; its instances can be pickled.
+    """A subclass of `kind` that `factory(*arguments)` creates, so that its instances can be pickled.
 
     The factory is a function of a module, the arguments are classes and plain values.
     """
-    own = {
+    members = {
         "__module__": kind.__module__,
         "__doc__": kind.__doc__,
         "__reduce_ex__": _reduce,
         "_recipe": Recipe(factory, arguments),
     }
-    return type(name or kind.__name__, (kind,), {**own, **body})
+    return type(name or kind.__name__, (kind,), {**members, **body})
 
 
 def _reduce(self: Any, _: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""PyTorch's `nn.functional`: its functions with its arguments, for programs that are written with them.
+"""PyTorch's `nn.functional`: its functions with its arguments, for programs that use them.
 
 What means the same in `ws` is that very function: `functional.relu` is `ws.relu`.  Those here take other arguments.
 """
@@ -53,13 +53,13 @@ Target = Any
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x · weightᵀ + bias, the weight (outputs, inputs)."""
+    """The linear map x · weightᵀ + bias; the weight is (outputs, inputs)."""
     y = x @ weight.T
     return y if bias is None else y + bias
 
 
 def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """Rows of the weight by index; no gradient reaches the row of `padding_idx`."""
+    """The rows of the weight at the given indices; the row of `padding_idx` gets no gradient."""
     if padding_idx is None:
         return weight[x]
     row = padding_idx % int(weight.shape[0])
@@ -77,14 +77,14 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`ws.max_pool2d` with PyTorch's order of arguments; with `return_indices` also the index of each maximum."""
+    """`ws.max_pool2d` with PyTorch's order of arguments; `return_indices=True` adds the index of each maximum."""
     if return_indices:
         return pooling_indices.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
     return pooling.max_pool2d(x, kernel_size, stride, padding, ceil_mode, dilation)
 
 
 def dropout(x: Tensor, p: float | Switchable = 0.5, training: bool | Mode = BY_ENTRY_POINT) -> Tensor:
-    """`ws.dropout`: training steps drop; `training=self.training` means the same, `training=False` never drops."""
+    """`ws.dropout`: active in training steps, also with `training=self.training`; `training=False` switches it off."""
     return x if training is False else composites.dropout(x, p)
 
 
@@ -95,14 +95,14 @@ def layer_norm(
     bias: Operand | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`ws.layer_norm` over the last axes, whose sizes are given."""
+    """`ws.layer_norm` over the last axes, whose sizes are `normalized_shape`."""
     return composites.layer_norm(x, weight, bias, eps=eps, axis=_last("layer_norm", x, normalized_shape))
 
 
 def rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Operand | None = None, eps: float | None = None
 ) -> Tensor:
-    """`ws.rms_norm` over the last axes, whose sizes are given."""
+    """`ws.rms_norm` over the last axes, whose sizes are `normalized_shape`."""
     return composites.rms_norm(x, weight, eps=eps, axis=_last("rms_norm", x, normalized_shape))
 
 
@@ -123,7 +123,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`ws.batch_norm`: steps that train use the batch's statistics, the others the running ones."""
+    """`ws.batch_norm`: training steps use the statistics of the batch, all others the running statistics."""
     if training is False and running_mean is not None and running_var is not None:
         shape = (x.shape[1], *[1] * (x.ndim - 2))
         scale = primitives.recip(primitives.sqrt(running_var + eps))
@@ -134,7 +134,9 @@ def batch_norm(
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """Sizess (before, after) from the last axis on: (left, right, top, bottom) of images; `ws.pad` has them by axis."""
+    """`ws.pad` with PyTorch's argument: (before, after) of each axis from the last one on, e.g. (left, right, top,
+    bottom).
+    """
     if len(pad) % 2 or len(pad) // 2 > x.ndim:
         fail(ShapeError, f"pad: pairs (before, after) for at most {x.ndim} axes; received {tuple(pad)}.")
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
@@ -160,17 +162,17 @@ def scaled_dot_product_attention(
 
 
 def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Tensor:
-    """`ws.normalize`, along axis 1 unless given."""
+    """`ws.normalize` with PyTorch's default axis 1."""
     return statistics.normalize(x, p, axis, eps)
 
 
 def cosine_similarity(x: Tensor, y: Tensor, axis: int = 1, eps: float = 1e-8) -> Tensor:
-    """`ws.cosine_similarity`, along axis 1 unless given."""
+    """`ws.cosine_similarity` with PyTorch's default axis 1."""
     return statistics.cosine_similarity(x, y, axis, eps)
 
 
 def pairwise_distance(x: Tensor, y: Tensor, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False) -> Tensor:
-    """‖x - y + eps‖ₚ along the last axis"""
+    """The distance ‖x - y + eps‖ₚ along the last axis."""
     return statistics.norm(x - y + eps, p, -1, keepdims)
 
 
@@ -178,12 +180,12 @@ def pairwise_distance(x: Tensor, y: Tensor, p: float = 2.0, eps: float = 1e-6, k
 
 
 def leaky_relu(x: Operand, negative_slope: float = 0.01) -> Tensor:
-    """x above 0, negative_slope · x below"""
+    """Leaky ReLU: x where x > 0, else negative_slope · x."""
     return activations.leaky_relu(x, negative_slope)
 
 
 def softplus(x: Operand, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + e^(beta·x)) / beta; x itself where beta·x is above the threshold"""
+    """Softplus: log(1 + e^(beta·x)) / beta, and x itself where beta·x is above the threshold."""
     t = as_tensor(x) * beta
     return where(t > threshold, as_tensor(x), activations.softplus(where(t > threshold, 0.0, t)) * (1.0 / beta))
 
@@ -199,7 +201,9 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """`ws.losses.cross_entropy`; classes on axis 1 or last, indices or probabilities as targets."""
+    """`ws.losses.cross_entropy` with the classes on axis 1 or on the last axis; targets are class indices or
+    probabilities.
+    """
     return classification.cross_entropy(
         x, target, ignore_index, reduction, label_smoothing=label_smoothing, class_weight=weight
     )
@@ -218,12 +222,12 @@ def binary_cross_entropy_with_logits(
 def nll_loss(
     x: Tensor, target: Target, weight: Target | None = None, ignore_index: int | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """`ws.losses.nll_loss`, of logarithms"""
+    """`ws.losses.nll_loss` of log-probabilities."""
     return probabilities.nll_loss(x, target, ignore_index, reduction, class_weight=weight)
 
 
 def binary_cross_entropy(x: Tensor, target: Target, weight: Target | None = None, reduction: str = "mean") -> Tensor:
-    """`ws.losses.bce_of_probabilities_loss`, of probabilities; raw scores are better"""
+    """`ws.losses.bce_of_probabilities_loss` of probabilities; a loss of raw scores is more accurate."""
     if weight is None:
         return probabilities.bce_of_probabilities_loss(x, target, reduction)
     return _reduce(probabilities.bce_of_probabilities_loss(x, target, "none") * weight, reduction)
@@ -276,4 +280,4 @@ def smooth_l1_loss(x: Tensor, target: Target, reduction: str = "mean", beta: flo
     return regression.smooth_l1_loss(x, target, beta, reduction)
 
 
-__getattr__ = missing_names(__name__)  # functions that mean the same as those of `ws`
+__getattr__ = missing_names(__name__)  # functions that are the same in `ws`

@@ -1,4 +1,4 @@
-"""PyTorch's `nn.init`: how a parameter begins, said after it was made.  `ws.init` says it beforehand.
+"""PyTorch's `nn.init`: set the initializer of an existing parameter.  `ws.init` sets it when the layer is constructed.
 
 Each takes a parameter of a layer, `ws.nn.init.xavier_uniform_(layer.weight)`, and returns it.  Fans are counted as in
 PyTorch, for weights (outputs, inputs, ...).  Numbers are drawn when the model is first used.
@@ -46,22 +46,22 @@ def _begin(tensor: Any, how: Initializer, function: str) -> Any:
 
 
 def zeros_(tensor: Any) -> Any:
-    """All zeros.  Example: `ws.nn.init.zeros_(layer.bias)`."""
+    """Initialize a parameter with zeros.  Example: `ws.nn.init.zeros_(layer.bias)`."""
     return _begin(tensor, initializers.zeros(), "zeros_")
 
 
 def ones_(tensor: Any) -> Any:
-    """All ones.  Example: `ws.nn.init.ones_(norm.weight)`."""
+    """Initialize a parameter with ones.  Example: `ws.nn.init.ones_(norm.weight)`."""
     return _begin(tensor, initializers.ones(), "ones_")
 
 
 def constant_(tensor: Any, val: float) -> Any:
-    """One number everywhere.  Example: `ws.nn.init.constant_(layer.bias, 0.1)`."""
+    """Initialize a parameter with a constant.  Example: `ws.nn.init.constant_(layer.bias, 0.1)`."""
     return _begin(tensor, initializers.constant(val), "constant_")
 
 
 def copy_(tensor: Any, source: Any) -> Any:
-    """Given numbers.  Example: `ws.nn.init.copy_(layer.weight, array)`."""
+    """Initialize a parameter with the values of an array.  Example: `ws.nn.init.copy_(layer.weight, array)`."""
     array = np.asarray(source.detach().cpu() if hasattr(source, "detach") else source)
     shape: tuple[int, ...] = tuple(getattr(tensor, "shape", ()))
     if array.shape not in (shape, ()):
@@ -70,38 +70,44 @@ def copy_(tensor: Any, source: Any) -> Any:
 
 
 def normal_(tensor: Any, mean: float = 0.0, std: float = 1.0) -> Any:
-    """Normal numbers.  Example: `ws.nn.init.normal_(layer.weight, std=0.02)`."""
+    """Initialize with normally distributed numbers.  Example: `ws.nn.init.normal_(layer.weight, std=0.02)`."""
     return _begin(tensor, initializers.normal(mean, std), "normal_")
 
 
 def uniform_(tensor: Any, a: float = 0.0, b: float = 1.0) -> Any:
-    """Uniform numbers in [a, b).  Example: `ws.nn.init.uniform_(layer.weight, -0.1, 0.1)`."""
+    """Initialize with uniformly distributed numbers in [a, b).  Example: `ws.nn.init.uniform_(layer.weight,
+    -0.1, 0.1)`.
+    """
     return _begin(tensor, initializers.uniform(a, b), "uniform_")
 
 
 def trunc_normal_(tensor: Any, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Any:
-    """Normal numbers between a and b.  Example: `ws.nn.init.trunc_normal_(layer.weight, std=0.02)`."""
+    """Initialize with normal numbers within [a, b].  Example: `ws.nn.init.trunc_normal_(layer.weight, std=0.02)`."""
     return _begin(tensor, initializers.trunc_normal(mean, std, a, b), "trunc_normal_")
 
 
 def xavier_uniform_(tensor: Any, gain: float = 1.0) -> Any:
-    """`ws.init.xavier_uniform`.  Example: `ws.nn.init.xavier_uniform_(layer.weight)`."""
+    """Initialize with `ws.init.xavier_uniform`.  Example: `ws.nn.init.xavier_uniform_(layer.weight)`."""
     return _begin(tensor, initializers.xavier_uniform(gain), "xavier_uniform_")
 
 
 def xavier_normal_(tensor: Any, gain: float = 1.0) -> Any:
-    """`ws.init.xavier_normal`.  Example: `ws.nn.init.xavier_normal_(layer.weight)`."""
+    """Initialize with `ws.init.xavier_normal`.  Example: `ws.nn.init.xavier_normal_(layer.weight)`."""
     return _begin(tensor, initializers.xavier_normal(gain), "xavier_normal_")
 
 
 def kaiming_uniform_(tensor: Any, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Any:
-    """`ws.init.kaiming_uniform`, for other activations too.  Example: `ws.nn.init.kaiming_uniform_(layer.weight)`."""
+    """Initialize with `ws.init.kaiming_uniform`, also for other activations.  Example:
+    `ws.nn.init.kaiming_uniform_(layer.weight)`.
+    """
     bound = math.sqrt(3.0) * calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode))
     return _begin(tensor, initializers.uniform(-bound, bound), "kaiming_uniform_")
 
 
 def kaiming_normal_(tensor: Any, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Any:
-    """`ws.init.kaiming_normal`, for other activations too.  Example: `ws.nn.init.kaiming_normal_(layer.weight)`."""
+    """Initialize with `ws.init.kaiming_normal`, also for other activations.  Example:
+    `ws.nn.init.kaiming_normal_(layer.weight)`.
+    """
     std = calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode))
     return _begin(tensor, initializers.normal(0.0, std), "kaiming_normal_")
 
@@ -116,19 +122,21 @@ def _fan(tensor: Any, mode: str) -> int:
 
 
 def orthogonal_(tensor: Any, gain: float = 1.0) -> Any:
-    """`ws.init.orthogonal`: rows, or columns where they are fewer.  Example: `ws.nn.init.orthogonal_(layer.weight)`."""
+    """Initialize with `ws.init.orthogonal`: orthonormal rows, or columns if there are fewer.  Example:
+    `ws.nn.init.orthogonal_(layer.weight)`.
+    """
     return _begin(tensor, initializers.orthogonal(gain), "orthogonal_")
 
 
 def eye_(tensor: Any) -> Any:
-    """1 on the diagonal of a matrix.  Example: `ws.nn.init.eye_(layer.weight)`."""
+    """Initialize a matrix with the identity matrix.  Example: `ws.nn.init.eye_(layer.weight)`."""
     if len(getattr(tensor, "shape", ())) != 2:
         fail(ShapeError, f"eye_ takes a matrix; received {tensor!r}.")
     return _begin(tensor, initializers.values(np.eye(*tensor.shape)), "eye_")
 
 
 def dirac_(tensor: Any, groups: int = 1) -> Any:
-    """A convolution that passes its input through.  Example: `ws.nn.init.dirac_(conv.weight)`."""
+    """Initialize a convolution so that it passes its input through.  Example: `ws.nn.init.dirac_(conv.weight)`."""
     shape: tuple[int, ...] = tuple(getattr(tensor, "shape", ()))
     if not 3 <= len(shape) <= 5 or shape[0] % groups:
         fail(
@@ -148,7 +156,9 @@ _GAINS = {
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """By how much a layer before an activation begins larger.  Example: `ws.nn.init.calculate_gain("relu")` is √2."""
+    """The factor by which the initial weights of a layer are larger before an activation.  Example:
+    `ws.nn.init.calculate_gain("relu")` is √2.
+    """
     if nonlinearity == "leaky_relu":
         return math.sqrt(2.0 / (1.0 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:

@@ -21,7 +21,7 @@ def _loss(kind: str, **options: Any) -> Loss:
 def CrossEntropyLoss(
     weight: Any = None, ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0
 ) -> Loss:
-    """`ws.losses.cross_entropy`: raw scores, and classes as indices or probabilities.
+    """`ws.losses.cross_entropy` of raw scores; targets are class indices or probabilities.
 
     Rows to leave out are named: `ignore_index=-100`.  Example: `ws.nn.CrossEntropyLoss(label_smoothing=0.1)`.
     """

@@ -1,7 +1,7 @@
-"""Optimizers: frozen descriptions that record their update as tensor expressions."""
+"""Optimizers: immutable configurations that record their update as tensor expressions."""
 
 from wholestep.lazy import Exports
-from wholestep.optim.core.on_graph import sgd as sgd  # the function: a module is called so, too, and was loaded before
+from wholestep.optim.core.on_graph import sgd as sgd  # the function; a module of the same name was loaded before
 
 _exports = Exports(__name__, __file__)
 __getattr__, __all__ = _exports.load, _exports.names

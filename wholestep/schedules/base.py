@@ -1,4 +1,4 @@
-"""The base of all schedules: one formula over numbers that can change between steps; plots; configurations."""
+"""The base class of schedules: a formula over numbers that can change between steps; plots; configurations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from wholestep.errors import OptionError, UsageError
 if TYPE_CHECKING:
     from wholestep.schedules.maths import Value
 
-CALL = "call"  # of `scheduler.step()`: one update in a session, one epoch in a loop over epochs
+CALL = "call"  # counts calls of `scheduler.step()`: updates in a session, epochs in a loop over epochs
 UNITS = ("step", "epoch", CALL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(ABC):
-    """A hyper-parameter as a pure function of how far training has come: `schedule(0)` is used by the first update.
+    """A hyper-parameter as a pure function of training progress: the first update uses `schedule(0)`.
 
     `unit` says what is counted: updates ("step") or passes over the data ("epoch").  A schedule under one of torch's
     names counts calls of its `step()` ("call"): epochs in a loop over epochs (`ws.fit`, `ws.Trainer`), updates in a
@@ -41,7 +41,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def formula(self, n: Value, v: FormulaNumbers) -> Value:
-        """The value at `n` with the numbers `v`; both are floats, or both are tensors."""
+        """The value at `n` with the numbers `v`; all are floats, or all are tensors."""
 
     def numbers(self) -> dict[str, float | None]:
         """The numbers of the formula by name; those of a nested schedule are called `<field>.…`."""
@@ -72,7 +72,7 @@ class Schedule(ABC):
         return self(n)
 
     def bound(self, base: float) -> Schedule:
-        """The same schedule with `base` in the place of an `lr` of None."""
+        """The same schedule with `base` in place of an `lr` of None."""
         changed = {"lr": base} if "lr" in vars(self) and vars(self)["lr"] is None else {}
         return self._inside(lambda s: s.bound(base), **changed)
 
@@ -81,7 +81,9 @@ class Schedule(ABC):
         return self._inside(lambda s: s.counted_in(unit), unit=unit)
 
     def tabulated(self, run: int | None) -> Schedule:
-        """The same schedule for a run of `run` steps or epochs, with tables for functions that cannot be traced."""
+        """The same schedule for a run of `run` steps or epochs, with tables in place of functions that cannot be
+        traced.
+        """
         return self._inside(lambda s: s.tabulated(run))
 
     def _inside(self, change: Callable[[Schedule], Schedule], **changed: Any) -> Schedule:
@@ -127,12 +129,12 @@ class Schedule(ABC):
 
     @property
     def length(self) -> int:
-        """Where the schedule ends, or 100 if it does not: the range of `table` and `plot`."""
+        """The end of the schedule, or 100 if it has none: the range of `table` and `plot`."""
         return 100
 
     @property
     def horizon(self) -> float | None:
-        """Where the schedule ends; a run of another length is probably a mistake.  None: it has no end."""
+        """The end of the schedule, which should match the length of the run; None if it has none."""
         return None
 
     @property
@@ -146,7 +148,7 @@ class Schedule(ABC):
         stride = max(1, end // 20) if every is None else every
         if end < 0 or stride < 1:
             fail(OptionError, f"table: expected steps of at least 0 and every of at least 1; received {end}, {stride}.")
-        from wholestep.schedules.show import table_text  # a run shows none
+        from wholestep.schedules.show import table_text  # imported here because a training run does not need it
 
         return table_text(self.unit, [(n, self(n)) for n in range(0, end + 1, stride)])
 
@@ -186,7 +188,9 @@ class Schedule(ABC):
         self.check()
 
     def check(self) -> None:
-        """OptionError for a number outside its range (`self.need("lr", above=0.0)`); by default all must be finite."""
+        """Raise OptionError for a number outside its range (`self.need("lr", above=0.0)`); by default all must be
+        finite.
+        """
         for name in self.numbers():
             if "." not in name:
                 self.need(name)
@@ -196,7 +200,7 @@ class Schedule(ABC):
         return type(self).__name__
 
     def need(self, name: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> None:
-        """OptionError unless the field is a finite number in this range."""
+        """Raise OptionError unless the field is a finite number in this range."""
         value = getattr(self, name)
         if name == "lr" and value is None:
             return
@@ -216,12 +220,12 @@ class FormulaNumbers(SimpleNamespace):
         self.all = dict(values)
 
     def inner(self, name: str) -> FormulaNumbers:
-        """The numbers under `name.…`."""
+        """The numbers of a nested schedule, called `name.…`."""
         prefix = f"{name}."
         return FormulaNumbers({k.removeprefix(prefix): v for k, v in self.all.items() if k.startswith(prefix)})
 
     def listed(self, name: str) -> list[Value]:
-        """The numbers of a tuple in order."""
+        """The numbers of a tuple, in order."""
         inside = self.inner(name).all
         return [inside[str(i)] for i in range(len(inside))]
 

@@ -16,12 +16,12 @@ PREFIX = "schedule."
 
 
 def scalar_name(target: str, number: str) -> str:
-    """The runtime scalar that holds a number of the schedule of `target`."""
+    """The name of the runtime scalar for a number of the schedule of `target`."""
     return f"{PREFIX}{target}.{number}"
 
 
 def bind_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
-    """Schedules with an `lr` of None take the default of the scalar that they schedule."""
+    """The schedules with an `lr` of None replaced by the default of the scalar that they schedule."""
     scalars = graph.leaves("scalar")
     for target in schedules:
         if target not in scalars:
@@ -55,6 +55,6 @@ def _formula(graph: Graph, target: str, schedule: Schedule) -> Node:
 
 
 def _share_leaf(node: Node, shared: Mapping[str, Node | None]) -> Node:
-    """The leaf of the graph for the step or epoch: one for all formulas."""
+    """The leaf of the graph for the step or epoch, which all formulas share."""
     leaf = shared.get(node.attrs.name) if node.op == "scalar" else None  # type: ignore[attr-defined]
     return leaf or node

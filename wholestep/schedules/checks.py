@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
 from wholestep.schedules.base import Schedule
 
-NEAR = 0.1  # of the length of the run: a smaller difference, or one of a single step or epoch, is no mistake
+NEAR = 0.1  # tolerated relative difference from the length of the run; one step or epoch is always tolerated
 SEVERAL = {"step": "steps", "epoch": "epochs"}
 
 
@@ -43,7 +43,7 @@ def length_warning(schedule: Schedule, run: int, unit: str) -> str:
 
 
 def refuse_schedule(value: object) -> NoReturn:
-    """UsageError for a `schedule=` that is none, with the line to write instead."""
+    """Raise UsageError for a `schedule=` that is not a schedule, with the line to write instead."""
     package = import_module("wholestep.schedules")
     ours = {name: getattr(package, name) for name in package.__all__}
     name_here = next((name for name, exported in ours.items() if exported is value), None)

@@ -15,7 +15,7 @@ from wholestep.schedules.plateau import ReduceOnPlateau
 
 @dataclass(frozen=True)
 class Warmup(Schedule):
-    """peak·(n + 1)/steps for `steps`, then `after`, which starts from its own 0; the peak is `after(0)`.
+    """Linear warm-up peak·(n + 1)/steps for `steps`, then `after`, counted from 0; the peak is `after(0)`.
 
     The first update is not wasted on a rate of 0.  A number stands for a constant.
 
@@ -53,7 +53,7 @@ class Warmup(Schedule):
 
 @dataclass(frozen=True)
 class Sequence(Schedule):
-    """One schedule after another: the next begins, from its own 0, at each milestone.
+    """One schedule after another: at each milestone the next one begins, counted from 0.
 
     Example: `ws.schedules.Sequence((ws.schedules.Constant(0.1), ws.schedules.Cosine(0.1, 90)), milestones=(10,))`.
     """
@@ -94,9 +94,9 @@ class Sequence(Schedule):
 
 @dataclass(frozen=True)
 class Chained(Schedule):
-    """The product of the factors of all schedules:  lr·Π sᵢ(n)/lr.
+    """The product of the factors of all schedules: lr·Π sᵢ(n)/lr.
 
-    A schedule with an `lr` of None has this one's.
+    A schedule with an `lr` of None uses the lr of the chain.
 
     Example: `ws.schedules.Chained((ws.schedules.Exponential(None, 0.99), ws.schedules.StepDecay(None, 30)), lr=0.1)`.
     """
@@ -142,7 +142,7 @@ def _check_schedules(kind: str, schedules: object, unit: str) -> tuple[Schedule,
 def _need_schedule(kind: str, schedule: object, unit: str) -> None:
     if not isinstance(schedule, Schedule):
         fail(UsageError, f"{kind} is made of schedules, e.g. ws.schedules.Cosine(1e-3, 100); received {schedule!r}.")
-    if schedule.unit != unit and not isinstance(schedule, ReduceOnPlateau):  # which counts observations
+    if schedule.unit != unit and not isinstance(schedule, ReduceOnPlateau):  # a plateau counts observations
         fail(
             OptionError,
             f"{kind} counts in unit={unit!r}, the schedule inside in {schedule.unit!r}; give both the same.",

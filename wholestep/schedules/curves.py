@@ -1,4 +1,4 @@
-"""Schedules that are one curve."""
+"""Schedules with a single curve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wholestep.schedules.maths import Value, choose, floor, half_cosine, part, s
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """lr, always.
+    """The constant lr.
 
     Example: `ws.schedules.Constant(0.01)`.
     """
@@ -29,7 +29,7 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """From lr to `end` along a line of `steps`, then `end`:  lr + (end - lr)·min(n/steps, 1).
+    """A straight line from lr to `end` in `steps`, then `end`: lr + (end - lr)·min(n/steps, 1).
 
     Example: `ws.schedules.Linear(1e-3, 1e-4, 100)`.
     """
@@ -49,7 +49,7 @@ class Linear(Schedule):
 
     @property
     def horizon(self) -> float | None:
-        return self.steps if self.lr is None or abs(self.end) < abs(self.lr) else None  # a rise is a warm-up
+        return self.steps if self.lr is None or abs(self.end) < abs(self.lr) else None  # an increase is a warm-up
 
     def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr + (v.end - v.lr) * part(n, v.steps)
@@ -57,7 +57,7 @@ class Linear(Schedule):
 
 @dataclass(frozen=True)
 class Polynomial(Schedule):
-    """From lr to `end`:  end + (lr - end)·(1 - min(n/steps, 1))^power.
+    """A polynomial from lr to `end`: end + (lr - end)·(1 - min(n/steps, 1))^power.
 
     Example: `ws.schedules.Polynomial(0.1, 1000, power=2.0)`.
     """
@@ -87,7 +87,7 @@ class Polynomial(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """From lr to `eta_min` along half a cosine of T_max, then `eta_min` (arXiv:1608.03983, one cycle):
+    """Half a cosine from lr to `eta_min` in T_max, then `eta_min` (arXiv:1608.03983, one cycle):
 
         eta_min + (lr - eta_min)·(1 + cos(π·min(n/T_max, 1)))/2
 
@@ -121,7 +121,7 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """lr·gammaⁿ.
+    """Exponential decay lr·gammaⁿ.
 
     Example: `ws.schedules.Exponential(0.1, 0.95)`.
     """
@@ -139,7 +139,7 @@ class Exponential(Schedule):
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    """lr·gamma^⌊n/step_size⌋: smaller by a factor every `step_size`.
+    """Decay by a factor every `step_size`: lr·gamma^⌊n/step_size⌋.
 
     Example: `ws.schedules.StepDecay(0.1, 10)`.
     """
@@ -167,7 +167,7 @@ class StepDecay(Schedule):
 
 @dataclass(frozen=True)
 class MultiStep(Schedule):
-    """lr·gamma^k, k being how many of the milestones are reached.
+    """Decay by a factor at each milestone: lr·gamma^k, where k milestones have been reached.
 
     Example: `ws.schedules.MultiStep(0.1, (30, 80))`.
     """
@@ -219,7 +219,7 @@ class InverseSqrt(Schedule):
 
 
 def check_milestones(kind: str, milestones: object) -> tuple[float, ...]:
-    """Milestones: at least one, each above the one before, the first above 0."""
+    """Check the milestones: at least one, strictly increasing, all above 0."""
     items = tuple(milestones) if isinstance(milestones, tuple | list) else ()
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in items)
     if not items or not numbers or any(b <= a for a, b in zip((0, *items), items, strict=False)):

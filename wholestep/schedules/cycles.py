@@ -1,4 +1,4 @@
-"""Schedules with several phases of their own: one-cycle, cyclic, warm restarts, warm-up-stable-decay."""
+"""Schedules with several phases: one-cycle, cyclic, warm restarts, warm-up-stable-decay."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from wholestep.schedules.maths import Value, choose, floor, half_cosine, log, mo
 
 @dataclass(frozen=True)
 class OneCycle(Schedule):
-    """Up from lr/div_factor to lr in pct_start of the steps, then down to lr/(div_factor·final_div_factor)
-    (arXiv:1708.07120).
+    """A rise from lr/div_factor to lr in the fraction pct_start of the steps, then a fall to
+    lr/(div_factor·final_div_factor) (arXiv:1708.07120).
 
     `anneal` is "cos" or "linear"; with `three_phase` the way down first mirrors the way up.  The last value holds.
 
@@ -63,7 +63,7 @@ class OneCycle(Schedule):
 
 @dataclass(frozen=True)
 class Cyclic(Schedule):
-    """Up from `base` to lr in `up`, down in `down` (by default as many), again and again (arXiv:1506.01186).
+    """A repeated cycle: a rise from `base` to lr in `up`, a fall in `down` (by default as long) (arXiv:1506.01186).
 
     The height lr - base of a cycle is the same ("triangular"), half that of the one before ("triangular2"), or shrinks
     with every step, ·gammaⁿ ("exp_range").
@@ -103,7 +103,7 @@ class Cyclic(Schedule):
 
 @dataclass(frozen=True)
 class WarmRestarts(Schedule):
-    """SGDR (arXiv:1608.03983): cosine cycles from lr to `eta_min`, each T_mult times as long as the one before.
+    """SGDR (arXiv:1608.03983): cosine cycles from lr to `eta_min`, each T_mult times as long as the previous one.
 
     Example: `ws.schedules.WarmRestarts(0.1, 10, T_mult=2)`.
     """
@@ -136,7 +136,7 @@ class WarmRestarts(Schedule):
 
 @dataclass(frozen=True)
 class WarmupStableDecay(Schedule):
-    """Up to lr in `warmup`, lr for `stable`, down to `end` in `decay` along `shape` (arXiv:2404.06395):
+    """A rise to lr in `warmup`, lr for `stable`, a fall to `end` in `decay` along `shape` (arXiv:2404.06395):
 
         lr·(n + 1)/warmup,      lr,      end + (lr - end)·(1 - done),  (1 + cos(π·done))/2  or  1 - √done
 
@@ -175,6 +175,6 @@ class WarmupStableDecay(Schedule):
 
 
 def one_of(kind: str, name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """A word that selects a formula."""
+    """Check an option that selects a formula."""
     if value not in allowed:
         fail(OptionError, f"{kind}: {name}={value!r}: expected one of {', '.join(map(repr, allowed))}.")

@@ -1,4 +1,4 @@
-"""Schedules from a Python function: traced into the step where it can be, else a table of its values."""
+"""Schedules from a Python function: traced into the step if possible, otherwise a table of its values."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from wholestep.schedules.curves import check_milestones
 from wholestep.schedules.maths import Value, choose
 
 Factor = Callable[[Any], Any]
-MOST = 512  # changes of a table: every step makes one comparison for each
+MOST = 512  # the most changes in a table: every step makes one comparison for each
 TRIED = (0, 1, 2, 3, 5, 8, 13, 50, 99, 100, 1000)
 
 
 @dataclass(frozen=True)
 class Lambda(Schedule):
-    """lr·function(n), of any function of how far training has come.
+    """lr·function(n), for any function of the training progress.
 
     A function that is a formula, `lambda n: 0.95**n` or of `ws.where`, `ws.minimum`, `ws.cos`, is traced into the step.
     One that is not, because it branches or calls `math`, becomes a table of its values as soon as the length of the run
-    is known: `ws.fit` and `ws.Experiment` know it, elsewhere say it, `.over(100)`.
+    is known: in `ws.fit` and `ws.Experiment`; elsewhere pass it, `.over(100)`.
 
     Example: `ws.schedules.Lambda(lambda epoch: 0.95**epoch, unit="epoch")`.
     """
@@ -52,7 +52,9 @@ class Lambda(Schedule):
         return v.lr * self.function(n)
 
     def _factor(self, n: float) -> float:
-        """The function at a number, which is an `int` if it is integral: functions of an epoch may index with it."""
+        """The value of the function at a number, passed as an `int` if it is integral: functions of an epoch may index
+        with it.
+        """
         returned = self.function(int(n) if n == int(n) else n)
         try:
             factor = float(returned)
@@ -64,7 +66,7 @@ class Lambda(Schedule):
 
     @property
     def why_not_traced(self) -> str:
-        """Why the function cannot be traced as a formula of tensors; "" if it can."""
+        """The reason why the function cannot be traced as a formula of tensors; "" if it can."""
         from wholestep.compiler.ir.semantics.interpret import interpret
 
         g = Graph()
@@ -88,7 +90,7 @@ class Lambda(Schedule):
         return getattr(self.function, "__name__", type(self.function).__name__).replace("<lambda>", "the lambda")
 
     def over(self, run: int) -> Schedule:
-        """A table of the values of a run of so many steps or epochs, the last of which holds."""
+        """A table of the values for a run of so many steps or epochs; the last value holds after its end."""
         values = [self._factor(n) for n in range(max(1, run))]
         changes = [n for n in range(1, len(values)) if values[n] != values[n - 1]]
         if len(changes) > MOST:
@@ -119,7 +121,7 @@ class Lambda(Schedule):
 
 @dataclass(frozen=True)
 class Table(Schedule):
-    """lr times one of the factors: the first, and from each milestone on the next.
+    """lr times a factor that changes at milestones: the first factor, then the next one from each milestone on.
 
     Example: `ws.schedules.Table(0.1, (1.0, 0.5, 0.1), milestones=(30, 60))`.
     """

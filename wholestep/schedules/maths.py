@@ -1,4 +1,4 @@
-"""The functions of schedule formulas, for floats and for tensors.
+"""The functions used in schedule formulas, for floats and for tensors.
 
 A schedule is one formula: `schedule(3)` evaluates it in Python, a session records it over runtime scalars.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 
-Value = Any  # a float, or a Tensor that stands for one
+Value = Any  # a float, or a scalar Tensor
 
 
 def cos(x: Value) -> Value:
@@ -31,25 +31,25 @@ def log(x: Value) -> Value:
 
 
 def least(x: Value, y: Value) -> Value:
-    """The smaller of two."""
+    """The minimum of two values."""
     return fn.minimum(x, y) if isinstance(x, Tensor) or isinstance(y, Tensor) else min(x, y)
 
 
 def most(x: Value, y: Value) -> Value:
-    """The larger of two."""
+    """The maximum of two values."""
     return fn.maximum(x, y) if isinstance(x, Tensor) or isinstance(y, Tensor) else max(x, y)
 
 
 def choose(condition: Value, x: Value, y: Value) -> Value:
-    """x where the condition holds, else y.  Both are evaluated: neither may be undefined."""
+    """x if the condition is true, else y.  Both are evaluated, so neither may be undefined."""
     return fn.where(condition, x, y) if isinstance(condition, Tensor) else (x if condition else y)
 
 
 def part(n: Value, length: Value) -> Value:
-    """min(n/length, 1): the fraction that is done."""
+    """The completed fraction min(n/length, 1)."""
     return least(n / length, 1.0)
 
 
 def half_cosine(done: Value) -> Value:
-    """(1 + cos(π·done))/2: from 1 to 0."""
+    """The factor (1 + cos(π·done))/2, which falls from 1 to 0."""
     return (cos(done * math.pi) + 1.0) * 0.5

@@ -1,4 +1,4 @@
-"""Is a smaller or a larger value of a monitored number better?  By its name: more accuracy, less loss."""
+"""Decides by the name of a monitored number whether a smaller or a larger value is better."""
 
 from __future__ import annotations
 
@@ -7,28 +7,53 @@ from functools import cache
 
 from wholestep.errors import UsageError
 
-MODES = "modes"  # the entry of a checkpoint's configuration with the modes of the run's metrics
+MODES = "modes"  # the key of the metrics' modes in a checkpoint's configuration
 ALIASES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 
-# Words, between underscores, in names of user-defined numbers; our own metrics have `higher_is_better`.  A name with
-# words of both kinds falls.
-# fmt: off
-FALLING = frozenset({
-    "error", "errors", "nll", "bce", "kl", "divergence", "deviance", "cost", "hinge", "brier", "wer", "cer",
-})
-RISING = frozenset({
-    "acc", "sensitivity", "specificity", "ap", "map", "miou", "jaccard", "bleu", "rouge", "ndcg", "mrr", "score",
-})
+# Words, separated by underscores, in names of user-defined numbers; our metrics have `higher_is_better`.  For a name
+# with words of both kinds, smaller is better.
+FALLING = frozenset(
+    {
+        "error",
+        "errors",
+        "nll",
+        "bce",
+        "kl",
+        "divergence",
+        "deviance",
+        "cost",
+        "hinge",
+        "brier",
+        "wer",
+        "cer",
+    }
+)
+RISING = frozenset(
+    {
+        "acc",
+        "sensitivity",
+        "specificity",
+        "ap",
+        "map",
+        "miou",
+        "jaccard",
+        "bleu",
+        "rouge",
+        "ndcg",
+        "mrr",
+        "score",
+    }
+)
 # fmt: on
 
 
 def canonical(monitor: str) -> str:
-    """The name that an alias stands for."""
+    """The canonical name for an alias."""
     return ALIASES.get(monitor, monitor)
 
 
 def mode_of_name(monitor: str) -> str | None:
-    """ "min" or "max"; None where the name does not tell."""
+    """ "min" or "max"; None if the name does not determine it."""
     falling, rising, whole = _words()
     name = canonical(monitor).lower()
     words = {*name.split("_"), *(kind for kind in whole if name.endswith(kind))}
@@ -37,11 +62,11 @@ def mode_of_name(monitor: str) -> str | None:
 
 @cache
 def _words() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """The words of names that fall, the words of names that rise, and metrics that are matched by their whole name.
+    """The words for which smaller is better, those for which larger is better, and metrics matched by their whole name.
 
     The words are the last ones of our metrics' names and the two lists above; "variance" alone has no direction.
     """
-    from wholestep.metrics.table import METRICS  # a step without a monitor starts without them
+    from wholestep.metrics.table import METRICS  # imported here because a step without a monitor does not need it
 
     whole = frozenset({"explained_variance"})
     directions = {k if k in whole else k.rpartition("_")[2]: cls.higher_is_better for k, cls in METRICS.items()}
@@ -50,7 +75,7 @@ def _words() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
 
 
 def mode_of(kind: str, monitor: str, modes: Mapping[str, str] | None = None) -> str:
-    """The mode of a monitored number: by `modes`, those of the run's metrics, else by its name."""
+    """The mode of a monitored number: from `modes`, the modes of the run's metrics, or else from its name."""
     mode = (modes or {}).get(canonical(monitor)) or mode_of_name(monitor)
     if mode is None:
         raise UsageError(

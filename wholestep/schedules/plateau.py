@@ -25,7 +25,7 @@ class ReduceOnPlateau(Schedule):
     Args:
         monitor: the number that those loops pass, e.g. "val_accuracy"; "" is val_loss, or loss without validation.
         mode: "min" where smaller is better, "max" where larger is; "" goes by the metric, else by the monitor's name.
-        threshold, threshold_mode: how much better counts: relative to the best ("rel") or absolute ("abs").
+        threshold, threshold_mode: the least improvement: relative to the best ("rel") or absolute ("abs").
         cooldown: observations after a reduction that are not counted.
         min_lr: lr never falls below it.
         eps: reductions by less than this are not made.
@@ -59,7 +59,7 @@ class ReduceOnPlateau(Schedule):
         one_of("ReduceOnPlateau", "threshold_mode", self.threshold_mode, ("rel", "abs"))
 
     def numbers(self) -> dict[str, float | None]:
-        """Its options, and its history: the current rate, the best value, counts."""
+        """The options, and the history: the current rate, the best value, counts."""
         options = {k: v for k, v in super().numbers().items() if k != "lr"}
         return {"lr": self.lr, **options, "best": 0.0, "seen": 0.0, "bad": 0.0, "resting": 0.0}
 
@@ -67,7 +67,7 @@ class ReduceOnPlateau(Schedule):
         return v.lr
 
     def observed(self, numbers: Mapping[str, float], value: float) -> dict[str, float]:
-        """The numbers after one more observation; one that is not a number counts as no improvement."""
+        """The numbers after another observation; NaN counts as no improvement."""
         out = dict(numbers)
         out["seen"] += 1
         out["bad"] += 1
@@ -91,11 +91,11 @@ class ReduceOnPlateau(Schedule):
 
     @property
     def way(self) -> str:
-        """The direction that is better: `mode`, else by the name of the monitor."""
+        """The better direction: `mode`, or else by the name of the monitor."""
         return self.mode or mode_of("ReduceOnPlateau", self.monitor or "loss")
 
     def observe(self, value: float) -> None:
-        """UsageError: observations belong to the session that the description is bound to."""
+        """Raises UsageError: observations belong to the session that the schedule is bound to."""
         fail(
             UsageError,
             "ReduceOnPlateau is a description; its history belongs to a session: session.schedule.observe(value). "

@@ -1,4 +1,4 @@
-"""The learning rates of an optimizer: its own, and those of groups with an lr of their own."""
+"""The learning rates of an optimizer: its own, and those of groups with a separate lr."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ UNBOUND = {
     "PolynomialLR": "ws.schedules.Polynomial(None, 10, unit='epoch')",
     "ReduceLROnPlateau": "ws.schedules.ReduceOnPlateau(None, factor=0.1, patience=3)",
 }
-OWN = ""  # the optimizer's own rate; those of groups have the names of their runtime scalars
+OWN = ""  # the name of the optimizer's own rate; those of groups have the names of their runtime scalars
 
 
 def rates_of(optimizer: Any, kind: str) -> dict[str, float]:
-    """The first rates of an optimizer (a description, the live one of a session, or one on a graph) and its groups.
+    """The initial rates of an optimizer and its groups; the optimizer is a configuration, a session's, or one on a
+    graph.
 
     As in torch, a second schedule takes the lr from before the first one changed it, unless it was set since then.
     """
@@ -43,7 +44,7 @@ def _unbound(kind: str) -> str:
 
 
 def set_rate(optimizer: Any, lr: float, name: str = OWN) -> None:
-    """Set a rate, and store the one from before any schedule changed it."""
+    """Set a rate, and store the value that it had before any schedule changed it."""
     first = rates_of(optimizer, "a schedule")[name]
     if name != OWN and hasattr(optimizer, "runtime_values"):
         optimizer._arrays.set(name, lr)
@@ -83,6 +84,6 @@ def _rates_now(optimizer: Any) -> dict[str, float]:
 
 
 def _rates_of(optimizer: Any) -> tuple[dict[str, Any], str]:
-    """A dict that lives as long as the optimizer, and the prefix of its entries; live optimizers are temporary."""
+    """The rates stored for an optimizer, in a dict that lives as long as the optimizer, and the prefix of its keys."""
     attributes = vars(optimizer)
     return vars(attributes.get("_scalars", optimizer)), f"_rates_of_schedules {attributes.get('_prefix', '')}"

@@ -20,11 +20,11 @@ class Planned:
 
     name: str
     warmup: int
-    curve: Callable[..., Schedule]  # a partial of a schedule class, without its length
-    length: str  # the name of that argument
+    curve: Callable[..., Schedule]  # a partial of a schedule class that lacks its length
+    length: str  # the name of the argument for the length
 
     def over(self, steps: int) -> Schedule:
-        """The schedule of a run of so many steps."""
+        """The schedule for a run of so many steps."""
         if steps <= self.warmup:
             fail(
                 OptionError,
@@ -38,7 +38,7 @@ class Planned:
 
 
 def _need_rate(name: str, lr: float | None) -> None:
-    """OptionError for a rate above 1 without a decimal point, which is probably a number of steps."""
+    """Raise OptionError for a rate above 1 without a decimal point, which is probably a number of steps."""
     if lr is not None and lr > 1 and not isinstance(lr, float):
         fail(
             OptionError,
@@ -59,7 +59,7 @@ def _with_run_length(
 def cosine(
     lr: float | None = None, steps: int | None = None, *, warmup: int = 0, eta_min: float = 0.0
 ) -> Schedule | Planned:
-    """Warm-up, then half a cosine down to `eta_min` at the end of the run.  Without lr: the optimizer's.
+    """Warm-up, then cosine decay to `eta_min` at the end of the run.  The default lr is the optimizer's.
 
     Example: `ws.fit(..., schedule=ws.schedules.cosine(warmup=100))`.
     """
@@ -70,7 +70,7 @@ def cosine(
 def linear(
     lr: float | None = None, steps: int | None = None, *, warmup: int = 0, end: float = 0.0
 ) -> Schedule | Planned:
-    """Warm-up, then a line down to `end` at the end of the run.  Example: `ws.schedules.linear(warmup=100)`."""
+    """Warm-up, then linear decay to `end` at the end of the run.  Example: `ws.schedules.linear(warmup=100)`."""
     _need_rate("linear", lr)
     return _with_run_length("linear", steps, warmup, "steps", partial(Linear, lr, end))
 
@@ -84,13 +84,13 @@ def polynomial(
 
 
 def constant(lr: float | None = None, *, warmup: int = 0) -> Schedule:
-    """Warm-up, then lr.  Example: `ws.schedules.constant(warmup=100)`."""
+    """Warm-up, then a constant lr.  Example: `ws.schedules.constant(warmup=100)`."""
     curve = Constant(lr)
     return Warmup(curve, warmup) if warmup else curve
 
 
 def one_cycle(max_lr: float, steps: int | None = None) -> Schedule | Planned:
-    """Up to `max_lr` in the first 30 % of the run, then down (arXiv:1708.07120).
+    """A rise to `max_lr` in the first 30 % of the run, then a fall (arXiv:1708.07120).
 
     Example: `ws.schedules.one_cycle(0.1)`.
     """

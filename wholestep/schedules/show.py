@@ -15,13 +15,13 @@ WIDTH, HEIGHT = 64, 12
 
 
 def table_text(unit: str, points: Points) -> str:
-    """One row per point."""
+    """A table with one row per point."""
     rows = [f"{unit:>10}  value", *(f"{n:>10}  {value:.8g}" for n, value in points)]
     return "\n".join(rows)
 
 
 def terminal_plot(unit: str, points: Points) -> str:
-    """The curve in characters, `HEIGHT` lines high."""
+    """The curve drawn in characters, `HEIGHT` lines high."""
     low, high = min(v for _, v in points), max(v for _, v in points)
     span = high - low or 1.0
     columns = min(WIDTH, len(points))
@@ -38,7 +38,7 @@ def terminal_plot(unit: str, points: Points) -> str:
 
 
 def plot_to_file(unit: str, points: Points, file: Any, title: str, *, log: bool = False) -> str:
-    """The curve as an image; its name is returned."""
+    """Draw the curve to an image file; return its name."""
     if not isinstance(file, str | PathLike):
         fail(UsageError, f"plot takes the name of a file, e.g. 'lr.png', or nothing for text; received {file!r}.")
     try:

@@ -26,7 +26,7 @@ class ConstantLR(TorchSchedule):
 
 
 class LinearLR(TorchSchedule):
-    """From lr·start_factor to lr·end_factor in `total_iters`."""
+    """A straight line from lr·start_factor to lr·end_factor in `total_iters`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PolynomialLR(TorchSchedule):
 
 
 class CosineAnnealingLR(TorchSchedule):
-    """`ws.schedules.Cosine`; eta_min holds after T_max."""
+    """`ws.schedules.Cosine`; eta_min is kept after T_max."""
 
     def __init__(self, optimizer: Any, T_max: int, eta_min: float = 0.0, *, unit: str | None = None) -> None:
         super().__init__(optimizer, curves.Cosine(None, T_max, eta_min), unit)
@@ -81,7 +81,7 @@ class MultiStepLR(TorchSchedule):
 
 
 class OneCycleLR(TorchSchedule):
-    """`ws.schedules.OneCycle`, of the learning rate alone.  It counts updates in every loop, as torch's does."""
+    """`ws.schedules.OneCycle` for the learning rate only.  It counts updates in every loop, like torch's."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class ChainedScheduler(TorchSchedule):
 
 
 class LambdaLR(TorchSchedule):
-    """`ws.schedules.Lambda`: lr times a function of the epoch; a list has one for each rate."""
+    """`ws.schedules.Lambda`: lr times a function of the epoch; a list contains one function for each rate."""
 
     def __init__(
         self, optimizer: Any, lr_lambda: functions.Factor | Several[functions.Factor], *, unit: str | None = None
@@ -181,7 +181,7 @@ class LambdaLR(TorchSchedule):
 
 
 class CyclicLR(TorchSchedule):
-    """`ws.schedules.Cyclic`, of the learning rate alone.  It counts updates in every loop, as torch's does."""
+    """`ws.schedules.Cyclic` for the learning rate only.  It counts updates in every loop, like torch's."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class CyclicLR(TorchSchedule):
 
 
 class SWALR(TorchSchedule):
-    """From lr to `swa_lr` in `anneal_epochs`, then `swa_lr`: the rate for `ws.optim.SWA`."""
+    """A transition from lr to `swa_lr` in `anneal_epochs`, then `swa_lr`: the rate for `ws.optim.SWA`."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class ReduceLROnPlateau(TorchSchedule):
         }
 
     def step(self, metric: float | None = None) -> None:
-        """Observe the metric."""
+        """Pass a value of the metric to the plateau."""
         if metric is None:
             fail(UsageError, "ReduceLROnPlateau.step takes what it observes, e.g. step(val_loss).")
         self.last_epoch += 1
@@ -283,11 +283,11 @@ class ReduceLROnPlateau(TorchSchedule):
             set_rate(self.optimizer, self._numbers[name]["lr"], name)
 
     def get_lr(self, n: float | None = None) -> float:
-        """The value now."""
+        """The current learning rate."""
         return self._numbers[OWN]["lr"]
 
     def get_last_lr(self) -> list[float]:
-        """The values now."""
+        """The current learning rates."""
         return [numbers["lr"] for numbers in self._numbers.values()]
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Schedules under torch's names: they take the optimizer first and set its lr in `step()`.
+"""Schedules under torch's names: their first argument is the optimizer, whose lr they set in `step()`.
 
 Each also is a description, of which `step()` is not called then: `ws.fit(..., schedule=CosineAnnealingLR(optimizer,
 T_max=10))` counts epochs, as every loop of epochs does; `ws.build_session(..., schedule=...)` evaluates it in the step
@@ -19,8 +19,9 @@ from wholestep.schedules import plateau
 from wholestep.schedules.base import CALL, Schedule
 from wholestep.schedules.rates import OWN, rates_of, set_rate
 
-Make = Callable[[float, int], Schedule]  # of a rate's first value, and of its place: the optimizer's own is 0
-Each = float | Several[float]  # one for all rates, or one for each
+# from the initial value of a rate and its index: the optimizer's own rate has index 0
+Make = Callable[[float, int], Schedule]
+Each = float | Several[float]  # one value for all rates, or one for each
 
 
 class TorchSchedule:
@@ -28,7 +29,7 @@ class TorchSchedule:
 
     Args:
         make: the schedule, or a function of the first value and the index of each rate.
-        unit: what a loop counts for it: "epoch", "step", or None, which is epochs in a loop of epochs.
+        unit: the unit that a loop counts in: "epoch", "step", or None, which is epochs in a loop of epochs.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -57,7 +58,7 @@ class TorchSchedule:
 
     @property
     def of_groups(self) -> dict[str, Schedule]:
-        """The schedules of groups with an lr of their own, by its runtime scalar."""
+        """The schedules of groups with a separate lr, by its runtime scalar."""
         return {name: s for name, s in self.schedules.items() if name != OWN}
 
     def _set_rates(self) -> None:
@@ -81,11 +82,11 @@ class TorchSchedule:
         return float(self.schedule(n))
 
     def get_lr(self, n: float | None = None) -> float:
-        """`schedule(n)`; without n, the value now."""
+        """The value `schedule(n)`; without n, the current value."""
         return float(self.schedule(self.last_epoch if n is None else n))
 
     def get_last_lr(self) -> list[float]:
-        """The values now: the optimizer's own, then those of groups with one of their own."""
+        """The current learning rates: the optimizer's own, then those of groups with a separate one."""
         return [s(self.last_epoch) for s in self.schedules.values()]
 
     def state_dict(self) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class TorchSchedule:
 
 
 def _with_optimizer(init: Callable[..., None]) -> Callable[..., None]:
-    """A constructor whose error without an optimizer says what to write."""
+    """A constructor that raises an error with a hint if the optimizer is missing."""
 
     @wraps(init)
     def checked(self: Any, *args: Any, **named: Any) -> None:
@@ -112,7 +113,7 @@ def _with_optimizer(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def unit_of(kind: str, schedulers: Several[Any]) -> str | None:
-    """The unit that all of them count; None if none says one."""
+    """The unit that all schedulers count; None if none has one."""
     units = {s.schedule.unit for s in schedulers if isinstance(s, TorchSchedule)} - {CALL}
     if len(units) > 1:
         fail(OptionError, f"{kind}: its schedules count in {' and '.join(sorted(units))}; give all one unit=.")
@@ -122,7 +123,7 @@ def unit_of(kind: str, schedulers: Several[Any]) -> str | None:
 def combine_schedules(
     optimizer: Any, schedulers: Several[Any], unit: str | None, of: Callable[[tuple[Any, ...], float], Schedule]
 ) -> Make:
-    """A function that combines, for each rate, the schedules that these have for it."""
+    """A function that combines the schedules of all schedulers for each rate."""
 
     def make(lr: float, place: int) -> Schedule:
         name = list(rates_of(optimizer, "a schedule"))[place]

@@ -1,4 +1,4 @@
-"""What a training loop changes between steps: hyper-parameters, schedules, the optimizer."""
+"""The parts of a session that a training loop may change between steps: hyper-parameters, schedules, the optimizer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Hyperparameters:
 
     @property
     def schedule(self) -> LiveSchedule:
-        """The schedule of the learning rate, or the only one."""
+        """The schedule of the learning rate, or else the only schedule."""
         live = self.schedules
         if not live:
             raise UsageError("this session has no schedule; build it with schedule=ws.schedules.Cosine(1e-3, 1000).")
@@ -81,17 +81,17 @@ class Hyperparameters:
     def set_optimizer(self, optimizer: Optimizer | str) -> None:
         """Train with another optimizer; parameters are kept.
 
-        If only numbers differ its states are kept, and nothing is compiled; else it starts as a new one, as after
-        `reset_optimizer`.
+        If only its numbers differ, its states are kept and nothing is compiled; otherwise its states are reset,
+        as by `reset_optimizer`.
         """
         programs = self._programs
         compiled = programs.need("another optimizer")
-        from wholestep.optim.core.names import get  # few sessions change their optimizer
+        from wholestep.optim.core.names import get  # imported here because few sessions change their optimizer
 
         optimizer = get(optimizer)
         definition, scalars = compiled.definition, programs.scalars
         if definition.same_program(optimizer):
-            present = dict(scalars.items())  # decay that acts on no parameter is not part of the program
+            present = dict(scalars.items())  # weight decay that acts on no parameter is not part of the program
             for name, value in optimizer.runtime_values().items():
                 if name in present and name not in scalars.governed:
                     scalars[name] = value

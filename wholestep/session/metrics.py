@@ -45,7 +45,7 @@ class EntryMetrics:
         return results
 
     def of(self, result: StepResult) -> dict[str, Any]:
-        """The metrics, and the values that the step itself reports."""
+        """The metrics after a step, with the values that the step itself reports."""
         return {**self.values(), **{name: float(result[name]) for name in self._reported}}
 
     def reset(self) -> None:
@@ -89,10 +89,10 @@ class Measurements:
 
 
 def raise_if_refused(entry: EntryPoint, state: State) -> None:
-    """NonFiniteError if the last step was skipped with nonfinite="raise"."""
+    """Raise NonFiniteError if the last step was skipped with nonfinite="raise"."""
     bad = float(entry.read(NONFINITE))
     curable = LOSS_SCALE in entry.outputs and math.isfinite(entry.loss()) and entry.read(LOSS_SCALE) > SMALLEST
-    if bad and not curable:  # a step that lowers the loss scale is no failure
+    if bad and not curable:  # a step that lowers the loss scale is not a failure
         raise NonFiniteError(
             f"step {state.step}: {bad:.0f} elements of the loss and the gradients are infinite or not a number. No "
             "state was changed; session.first_nonfinite(...) of the same inputs names the operation. Lower the "

@@ -56,23 +56,23 @@ class Programs:
         self._define(compiled)
 
     def _define(self, compiled: Plans | None) -> None:
-        """Set the source of entry points; None: there is only the main one."""
+        """Set the definition that entry points are compiled from; None if there is only the main one."""
         self.compiled = compiled
         self.step_options: StepOptions = PLAIN if compiled is None else compiled.definition.step_options
         self.raises = self.step_options.nonfinite == "raise"
         self._govern()
 
     def _govern(self) -> None:
-        """Let scheduled scalars have the value of their schedule."""
+        """Let each schedule determine the value of its runtime scalar."""
         state, schedules = self.state, self.step_options.schedules
         self.scalars.governed = {target: governor(target, s, state, self.turn) for target, s in schedules.items()}
         for target, schedule in schedules.items():
             for number, value in schedule.numbers().items():
-                if value is not None:  # else the plan has the default
+                if value is not None:  # if it is None, the plan's default is used
                     self.scalars.declare(scalar_name(target, number), value)
 
     def need(self, what: str) -> Plans:
-        """The source of entry points; UsageError for a session made from a plan alone."""
+        """The definition that entry points are compiled from; UsageError for a session made from a plan alone."""
         if self.closed:
             refuse_closed()
         if self.compiled is None:
@@ -127,7 +127,7 @@ class Programs:
 
     def wait(self) -> None:
         """Block until all steps are done; raises the error of a failed step."""
-        for entry in [*self.entries.values()]:  # another thread may load one
+        for entry in [*self.entries.values()]:  # a copy, since another thread may load an entry point
             entry.program.wait()
 
     # -- counting ------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Programs:
         self.state.take_turn(self.turn)
 
     def need_averages(self, what: str) -> None:
-        """UsageError inside `raw_weights`, where states are swapped."""
+        """Raise UsageError inside `raw_weights`, where states are swapped."""
         if self.state.shows_raw:
             raise UsageError(f"{what} is not possible inside `with ws.optim.raw_weights(...)`; leave it first.")
 
@@ -164,7 +164,7 @@ class Programs:
 
     @property
     def clocks(self) -> UpdateCounters:
-        """The update counters of its programs."""
+        """The update counters of the session's programs."""
         return UpdateCounters() if self.compiled is None else self.compiled.definition.clocks
 
     def count_apart(self, count_of: Callable[[str], int]) -> None:
@@ -192,7 +192,7 @@ class Programs:
     def _load_apart(self, name: str, load: Callable[[], object]) -> None:
         """Load an entry point under the session lock: shared memory may move."""
         with self.turns:
-            if name not in self.entries:  # another thread may have been faster
+            if name not in self.entries:  # another thread may have loaded it first
                 load()
 
     def entry_with_room(self, name: str, arrays: Mapping[str, object]) -> EntryPoint:
@@ -244,7 +244,8 @@ class Programs:
         plans = {n: (planned or {}).get(n) or compiled.plan(n) for n in names}
         programs = [self._load_program(*plan_and_key) for plan_and_key in plans.values()]
         part, last = plans[f"{kind}.part"][0], plans[names[-1]][0]
-        from wholestep.session.running.micro_batches import outer_plan, shape_of  # most steps have none
+        # imported here because most steps have no micro-batches
+        from wholestep.session.running.micro_batches import outer_plan, shape_of
 
         outside = outer_plan(definition, kind, part, last)
         program = self.where.device.load_micro_batches(outside, programs, self.place, shape_of(definition, kind))
@@ -263,11 +264,11 @@ class Programs:
 
     def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
         if self.where.device.runs:
-            refused = REFUSED if REFUSED in entry.outputs else None  # of a step function with `ws.LossScale`
+            refused = REFUSED if REFUSED in entry.outputs else None  # output of a step function with `ws.LossScale`
             unless = None if name != "main" else NONFINITE if self.step_options.may_skip else refused
             stops = (
                 self.raises and self.step_options.loss_scale is None
-            )  # else a step that a smaller scale cures is none
+            )  # without it, no smaller scale can remedy the step
             entry.program.count_steps(bool(entry.plan.updated) and name == "main", unless, stops)
         self.entries[name] = entry
         self.state.take_turn(None)  # the next step sets its counters
@@ -301,7 +302,8 @@ def memories(plan: Plan, where: Placement) -> Iterator[tuple[list[str], StateMem
     divided = [plan.buffers[id] for _, id in plan.states if plan.buffers[id].is_part]
     yield [name for name, id in plan.states if not plan.buffers[id].is_part], where.device.memory
     if divided:
-        from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
+        # imported here because most plans have none
+        from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts
 
         group, memory = where.group, where.device.memory
         assert group is not None, "ranks divide a state"
@@ -311,7 +313,7 @@ def memories(plan: Plan, where: Placement) -> Iterator[tuple[list[str], StateMem
 
 
 def refuse_closed() -> NoReturn:
-    """UsageError: a session was used after it was closed."""
+    """Raise UsageError: a session was used after it was closed."""
     raise UsageError("this session is closed; build another one. The model still works: predict, evaluate, save.")
 
 
@@ -332,7 +334,7 @@ def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None
     """A function that sets a scalar in all entry points.  It holds no reference to the session: no cycle."""
 
     def changed(name: str, value: float) -> None:
-        for entry in [*entries.values()]:  # another thread may load one
+        for entry in [*entries.values()]:  # a copy, since another thread may load an entry point
             entry.program.scalar(name, value)
 
     return changed

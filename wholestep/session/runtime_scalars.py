@@ -21,7 +21,8 @@ class RuntimeScalars:
     def __init__(self, changed: Callable[[str, float], None]) -> None:
         self._values: dict[str, float] = {}
         self._changed = changed
-        self.governed: dict[str, Callable[[RuntimeScalars], float]] = {}  # scheduled scalars -> their value
+        # scheduled scalars -> the function that computes their value
+        self.governed: dict[str, Callable[[RuntimeScalars], float]] = {}
 
     def declare(self, name: str, value: float) -> float:
         """The scalar's current value; `value` if it is new."""
@@ -179,14 +180,14 @@ class LiveSchedule:
 
         For several nested ones, a dict by path has one value for each.
         """
-        from wholestep.schedules.plateau import plateaus  # few runs have one
+        from wholestep.schedules.plateau import plateaus  # imported here because few runs have one
 
         plateau_paths = plateaus(self._schedule)
         if not plateau_paths:
             raise UsageError(f"{type(self._schedule).__name__} observes nothing; ws.schedules.ReduceOnPlateau does.")
         for path, plateau in plateau_paths.items():
             if isinstance(value, Mapping) and path not in value:
-                continue  # its number was not measured this time
+                continue  # this plateau got no measurement
             seen = value[path] if isinstance(value, Mapping) else value
             numbers = FormulaNumbers(self.numbers()).inner(path.removesuffix(".")).all if path else self.numbers()
             for k, number in plateau.observed(numbers, float(seen)).items():

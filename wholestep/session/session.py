@@ -70,7 +70,7 @@ alive: WeakSet[Session] = WeakSet()  # the sessions of this process
 
 
 def only_trained() -> Session | None:
-    """The only session with an optimizer; None if there are several."""
+    """The only session with an optimizer; None if there are several or none."""
     sessions = [session for session in alive if not session._programs.closed and session.optimizers]
     return sessions[0] if len(sessions) == 1 else None
 
@@ -82,7 +82,7 @@ class Session:
     in parallel, give each thread a session of its own.
 
     Args:
-        plan: what `compile_training_graph` or `load_plan` gave.
+        plan: a plan from `compile_training_graph` or `load_plan`.
         state: the parameters and states of a model; by default a new state.
         seed: keys random nodes and the order of epochs.
         threads: None uses $WHOLESTEP_THREADS, else the cores that this process may run on.
@@ -125,9 +125,9 @@ class Session:
     # -- running -------------------------------------------------------------------------------------------------
 
     def step(self, given: Mapping[str, object] | None = None, /, *more: object, **inputs: object) -> StepResult:
-        """One step: forward, backward and update in one native call.
+        """Run one step: forward, backward and update in one native call.
 
-        Inputs are named; a mapping may hold names that are no Python identifiers.  Inputs given by `set_input` hold
+        Inputs are named; a mapping may contain names that are not Python identifiers.  Inputs given by `set_input` hold
         until they are given here.
         """
         programs = self._programs
@@ -175,7 +175,7 @@ class Session:
     # -- closing ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release its memory; the model keeps its parameters.
+        """Release the memory of the session; the model keeps its parameters.
 
         Example: `with ws.build_session(g) as session:` closes it at the end.
         """
@@ -191,7 +191,7 @@ class Session:
 
     @property
     def state(self) -> State:
-        """Parameters and other states, shared by all sessions over the same model."""
+        """Parameters and other states, which all sessions over the same model share."""
         return self._programs.state
 
     get = delegate("_state_access", StateAccess.get)
@@ -210,19 +210,21 @@ class Session:
 
     @property
     def lasting_states(self) -> dict[str, bool]:
-        """The states that a step reads or writes and that mean something between steps; True: the model's own."""
+        """The states whose values persist between steps; True: the states of the model."""
         return self._programs.lasting_states
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """The parameters that a step reads; of a session from a plan, which does not tell them apart, all states."""
+        """The parameters that a step reads; for a session made from a plan, which does not distinguish them, all
+        states.
+        """
         return self._programs.parameter_names
 
     # -- hyper-parameters ----------------------------------------------------------------------------------------
 
     @property
     def optimizer(self) -> LiveOptimizer:
-        """The live numbers of the optimizer: `session.optimizer.lr = 1e-4`."""
+        """The optimizer's hyper-parameters, which can be assigned: `session.optimizer.lr = 1e-4`."""
         return self._hyperparameters.optimizer
 
     @property
@@ -232,7 +234,7 @@ class Session:
 
     @property
     def schedule(self) -> LiveSchedule:
-        """The schedule of the learning rate, or the only one there is."""
+        """The schedule of the learning rate, or else the only schedule."""
         return self._hyperparameters.schedule
 
     @property
@@ -264,7 +266,7 @@ class Session:
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps changed nothing since a gradient was not finite (nonfinite="skip", or a loss scale)."""
+        """How many steps were skipped because a gradient was not finite (nonfinite="skip", or a loss scale)."""
         return int(self.state.get(SKIPPED)) if SKIPPED in self.state else 0
 
     @property
@@ -332,7 +334,7 @@ class Session:
 
     @property
     def target(self) -> Target:
-        """The target of its plans."""
+        """The target of the session's plans."""
         return self._programs.where.device.target
 
     @property
@@ -347,7 +349,7 @@ class Session:
 
     @property
     def seed(self) -> int:
-        """Keys random nodes and the order of epochs."""
+        """The seed of random nodes and of the order of rows in epochs."""
         return self._programs.where.seed
 
     @property
@@ -361,7 +363,7 @@ class Session:
         return self._inspect.source
 
     def __call__(self, *arrays: object, **named: object) -> Session:
-        """The session itself, so that `trainer.session()` is what `trainer.session` is; it is not called on data."""
+        """The session itself, so that `trainer.session()` equals `trainer.session`; it does not accept data."""
         if arrays or named:
             raise UsageError(
                 "a session is not called on data: session.step(x=..., labels=...) trains, session.predict(x=...) does "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SESSION = "session/"
 STEP, EPOCH = SESSION + "step", SESSION + "epoch"
-UPDATES = SESSION + "updates"  # that the session itself has made; UPDATES/w.adam: of a parameter by an optimizer
+UPDATES = SESSION + "updates"  # updates by the session itself; UPDATES/w.adam: of a parameter by an optimizer
 
 
 def readable_name(tensor: Tensor) -> str:
@@ -86,7 +86,7 @@ class StateAccess:
             state.slot(name).move(host_memory())
 
     def own_pieces(self) -> dict[str, StatePiece]:
-        """This worker's shards of states that are not the model's own; without communication."""
+        """This worker's shards of states that do not belong to the model; without communication."""
         state, lasting = self._programs.state, self._programs.lasting_states
         names = [name for name, is_own in lasting.items() if not is_own]
         return {name: piece for name in names if (piece := state.piece(name)) is not None}

@@ -14,7 +14,8 @@ from wholestep.sklearn.estimator import Estimator
 
 
 class Classifier(ClassifierMixin, Estimator):
-    """A perceptron for classes of any type, under the names of scikit-learn's `MLPClassifier`.
+    """A multilayer perceptron that classifies labels of any type, with the parameters of scikit-learn's
+    `MLPClassifier`.
 
     X is an array, NaN where a value is missing, or a frame with numbers, text, categories and dates.  Columns are
     standardised, and what else `ws.data.Encoder` does is done, by what the training rows say.  What predicts is
@@ -29,14 +30,14 @@ class Classifier(ClassifierMixin, Estimator):
         learning_rate_init: the learning rate.
         max_iter: the most epochs.
         shuffle: visit rows in another order in every epoch.
-        random_state: of weights and orders.
-        tol, n_iter_no_change: training ends when so many epochs in a row were not better by more than `tol`.
+        random_state: the seed of weights and orders.
+        tol, n_iter_no_change: training ends after this many epochs in a row without an improvement of more than `tol`.
         early_stopping: "better" is the score of `validation_fraction` of the rows, which are held out, rather than the
             loss; the weights of the best epoch are kept.
         dropout: after each hidden layer.
         standardize: bring every column to mean 0 and spread 1.
         threads: None is one for small networks, all cores for others; the numbers are the same.
-        device, options: as of `ws.build_session`.
+        device, options: as for `ws.build_session`.
 
     Example: `wholestep.sklearn.Classifier((64,)).fit(X, y).predict_proba(X)`.
     """
@@ -44,7 +45,7 @@ class Classifier(ClassifierMixin, Estimator):
     _loss = "cross_entropy"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:
-        """Train on rows; `sample_weight` says how much each counts."""
+        """Train on X and y; `sample_weight` is the weight of each row in the loss."""
         arrays, y, weight = self._learn(X, y, sample_weight)
         y = column_or_1d(y, warn=True)
         check_consistent_length(y, *arrays.values())
@@ -54,7 +55,7 @@ class Classifier(ClassifierMixin, Estimator):
         return self
 
     def predict(self, X: Any) -> Array:
-        """The class of each row."""
+        """The predicted class of each row."""
         scores = self._outputs(X)[:, : self._class_count()]
         labels: Array = self.classes_[np.argmax(scores, axis=1)]
         return labels

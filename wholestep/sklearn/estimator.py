@@ -1,4 +1,4 @@
-"""Base of both estimators: encodes columns, trains a network of the pool, and keeps a copy of its weights."""
+"""The base class of both estimators: it encodes columns, trains a network of the pool, and copies its weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from wholestep.sklearn.matrix import ColumnStatistics, pack_state, unpack_state
 from wholestep.sklearn.networks import POOL, InputColumns, NetworkKey, SharedNetwork, Weights
 
 AUTO = 32  # rows of batch_size="auto"
-WORTH_THREADS = 1 << 19  # multiplications of a forward pass; below, threads wait for each other longer than they work
+WORTH_THREADS = 1 << 19  # multiplications of a forward pass, below which threads cost more time than they save
 SOLVERS = ("adam", "adamw", "sgd")
 EXPECTED_FAILED_CHECKS = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -38,7 +38,7 @@ EXPECTED_FAILED_CHECKS = {
 
 
 class Estimator(BaseEstimator, ABC):
-    """Parameters, training and pickling."""
+    """The base class of `Classifier` and `Regressor`: parameters, training and pickling."""
 
     _loss: str
 
@@ -86,7 +86,7 @@ class Estimator(BaseEstimator, ABC):
     # -- columns -------------------------------------------------------------------------------------------------
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, **checks: Any) -> tuple[dict[str, Array], Any, Array | None]:
-        """The arrays of training data, its targets and weights; how columns become numbers is learnt from them."""
+        """Fit the encoding of the columns; return the arrays of the training data, its targets and weights."""
         if _has_names_or_dates(X):
             validate_data(self, X, y, skip_check_array=True)
             frame = as_frame(X)
@@ -131,7 +131,7 @@ class Estimator(BaseEstimator, ABC):
         self._kind_used = kind
 
     def _epochs(self, network: SharedNetwork, data: dict[str, Array], batch: int, seed: int, stop: Stopping) -> Weights:
-        """Train until nothing improves; the weights, those of the best epoch where rows are held out."""
+        """Train until the score stops improving; return the weights, those of the best epoch if rows are held out."""
         updates, total = -(-len(data["labels"]) // batch), 0.0
         slices = network.session.run_in_slices(
             data, epochs=self.max_iter, shuffle=self.shuffle, batch_size=batch, order_seed=seed
@@ -174,7 +174,7 @@ class Estimator(BaseEstimator, ABC):
 
     @abstractmethod
     def _score(self, outputs: Array, y: Array, weight: Array | None) -> float:
-        """How good outputs are: larger is better."""
+        """The score of outputs; larger is better."""
 
     def _kind(self, outputs: int, weighted: bool) -> NetworkKey:
         hidden = self.hidden_layer_sizes
@@ -205,11 +205,11 @@ class Estimator(BaseEstimator, ABC):
             return network.outputs(arrays)
 
     def _check_parameters(self) -> None:
-        """ValueError, as scikit-learn's own estimators raise, with what was expected."""
+        """Raise ValueError, as scikit-learn's estimators do, with what was expected."""
         for name, kind, low, high in NUMBERS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-                what = "a whole number" if kind is Integral else "a number"
+                what = "an integer" if kind is Integral else "a number"
                 raise ValueError(f"{type(self).__name__}: {name} is {what} from {low} to {high}; received {value!r}.")
         for name, choices in (("solver", SOLVERS), ("activation", tuple(ACTIVATIONS))):
             if getattr(self, name) not in choices:
@@ -219,7 +219,7 @@ class Estimator(BaseEstimator, ABC):
                 )
         if self.batch_size != "auto" and (not isinstance(self.batch_size, Integral) or self.batch_size < 1):
             raise ValueError(
-                f"{type(self).__name__}: batch_size is 'auto' or a whole number of at least 1; received "
+                f"{type(self).__name__}: batch_size is 'auto' or an integer of at least 1; received "
                 f"{self.batch_size!r}."
             )
 
@@ -227,14 +227,14 @@ class Estimator(BaseEstimator, ABC):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True  # a gap is told to the network as one
+        tags.input_tags.allow_nan = True  # missing values are passed to the network as a separate column
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_weights")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Parameters and what was learnt: numbers, texts, and the weights as the bytes of a safetensors file."""
+        """The parameters and the fitted state: numbers, texts, and the weights as the bytes of a safetensors file."""
         return pack_state({**super().__getstate__()})
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -254,11 +254,11 @@ NUMBERS: tuple[tuple[str, Any, float, float], ...] = (
 
 @dataclass
 class Stopping:
-    """When training ends: so many epochs in a row in which nothing got better by more than `tol`."""
+    """Early stopping: after so many epochs in a row without an improvement of more than `tol`."""
 
     tol: float
     patience: int
-    measure: Callable[[], float] | None  # a score of the rows held out; None: the loss of training counts
+    measure: Callable[[], float] | None  # the score of the held-out rows; None: the training loss is used
 
     def __post_init__(self) -> None:
         self.losses: list[float] = []
@@ -266,7 +266,7 @@ class Stopping:
         self.best, self.idle, self.improved = -np.inf, 0, False
 
     def after(self, loss: float) -> bool:
-        """An epoch is done; is it the last?"""
+        """Called after an epoch: should training end?"""
         self.losses.append(loss)
         value = -loss
         if self.measure is not None:
@@ -288,14 +288,14 @@ def _weights_of(X: Any, sample_weight: Any) -> Array | None:
 
 
 def _has_names_or_dates(X: Any) -> bool:
-    """Does a frame have columns that are no numbers?"""
+    """Does a frame have columns that are not numeric?"""
     if not is_frame(X):
         return False
     return any(column.kind != "number" or column.categorical for column in as_frame(X).columns.values())
 
 
 def columns_of(encoding: Encoding) -> InputColumns:
-    """What a network has to be made for."""
+    """The input columns of a network for an encoding."""
     entries, words = encoding.entries
     length = max((w.length for w in encoding.words), default=0)
     return InputColumns(encoding.width, len(encoding.categories), entries, len(encoding.words), length, words)

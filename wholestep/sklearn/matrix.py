@@ -1,4 +1,4 @@
-"""Statistics of the columns of a matrix, NaN where a value is missing, and fitted estimators as data for pickles."""
+"""Column statistics of a matrix, NaN where a value is missing, and fitted estimators as data for pickles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wholestep.sklearn.networks import InputColumns, NetworkKey
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """Means and spreads of columns, and which had gaps: those get a second column that says where."""
+    """Means and standard deviations of columns, and which had missing values: those get an indicator column."""
 
     mean: Array
     std: Array
@@ -23,17 +23,17 @@ class ColumnStatistics:
 
     @staticmethod
     def learnt(X: Array, standardize: bool, weight: Array | None = None) -> ColumnStatistics:
-        """What training rows say; a row of weight 2 counts as two."""
+        """The statistics of the training rows; a row of weight 2 counts as two rows."""
         missing = np.isnan(X)
         gaps = np.flatnonzero(missing.any(axis=0))
         if not standardize:
             return ColumnStatistics(np.zeros(X.shape[1]), np.ones(X.shape[1]), gaps)
         parts = (1.0 if weight is None else weight[:, None].astype(np.float64)) * ~missing
-        parts /= np.maximum(parts.sum(axis=0), 1e-30)  # of each value in its column's mean
+        parts /= np.maximum(parts.sum(axis=0), 1e-30)  # the share of each value in its column's mean
         filled = np.where(missing, 0.0, X.astype(np.float64))
         mean = (parts * filled).sum(axis=0)
         std = np.sqrt((parts * (filled - mean) ** 2).sum(axis=0))
-        # What rounding leaves of the spread of a column of one value is not blown up.
+        # A column of equal values has a standard deviation of rounding errors only, and is not scaled by it.
         return ColumnStatistics(mean, np.where(std > 1e-9 * np.abs(mean), std, 1.0), gaps)
 
     @property
@@ -41,7 +41,7 @@ class ColumnStatistics:
         return InputColumns(len(self.mean) + len(self.gaps))
 
     def encode(self, X: Array) -> Array:
-        """(rows, columns and gaps) as float32."""
+        """The matrix (rows, columns and indicators) as float32."""
         scaled = (X - self.mean) / self.std
         missing = np.isnan(X)
         if missing.any() or len(self.gaps):
@@ -55,7 +55,7 @@ WEIGHTS, COLUMNS, KIND = "_weights", "_columns", "_kind_used"
 
 
 def pack_state(state: dict[str, Any]) -> dict[str, Any]:
-    """A fitted estimator's attributes, with nothing in them but numbers, texts, arrays and bytes."""
+    """The attributes of a fitted estimator as numbers, texts, arrays and bytes only."""
     if WEIGHTS in state:
         from safetensors.numpy import save
 
@@ -66,7 +66,7 @@ def pack_state(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpack_state(state: dict[str, Any]) -> dict[str, Any]:
-    """The attributes again."""
+    """Restore the attributes from `pack_state`."""
     if WEIGHTS in state:
         from safetensors.numpy import load
 

@@ -1,7 +1,7 @@
-"""Pool of compiled networks: a fit or a prediction borrows one, and the trained weights are copied out.
+"""A pool of compiled networks: a fit or a prediction borrows one, and the trained weights are copied out of it.
 
 A search makes hundreds of small fits of the same shape.  Their sizes, and nothing else, are compiled: numbers of rows,
-learning rates and penalties are runtime values, and a network that was handed back starts anew with the next fit.
+learning rates and penalties are runtime values, and a network that was returned to the pool is reset by the next fit.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from wholestep.optim import EMA, SGD, Adam, AdamW, Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session import build_session
 
-KEPT = 16  # idle networks of a process
-AVERAGE = 0.99  # what is predicted with is the average of the weights of about the last hundred steps
+KEPT = 16  # the most idle networks of a process
+AVERAGE = 0.99  # predictions use an average of the weights over about the last hundred steps
 Weights = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class InputColumns:
-    """What a network is given: columns of numbers, of categories and of text, and the entries of their tables."""
+    """The input columns of a network: how many numbers, categories and text columns, and the sizes of their tables."""
 
     numbers: int
     categories: int = 0
     entries: int = 1
     texts: int = 0
-    length: int = 0  # words of a text
+    length: int = 0  # the most words of a text
     words: int = 1
 
     def specs(self) -> dict[str, Spec]:
@@ -50,7 +50,7 @@ class InputColumns:
 
 @dataclass(frozen=True)
 class NetworkKey:
-    """All that is compiled for a network: two fits that agree in it share one."""
+    """The key of a compiled network: fits with equal keys share one."""
 
     columns: InputColumns
     outputs: int
@@ -67,7 +67,7 @@ class NetworkKey:
     options: CompileOptions | None = None
 
     def optimizer(self) -> Optimizer:
-        decay = 1e-4 if self.decays else 0.0  # a runtime value, once it is there
+        decay = 1e-4 if self.decays else 0.0  # a runtime value, so that changing it does not recompile
         if self.solver == "sgd":
             return EMA(SGD(lr=1e-3, momentum=0.9, nesterov=True, weight_decay=decay), decay=AVERAGE)
         return EMA((AdamW if self.solver == "adamw" else Adam)(lr=1e-3, weight_decay=decay), decay=AVERAGE)
@@ -94,21 +94,21 @@ class SharedNetwork:
             loss=kind.loss,
             optimizer=kind.optimizer(),
             batch_size=kind.capacity,
-            seed=0,  # `restart` draws the weights
+            seed=0,  # `restart` initializes the weights
             device=kind.device,
             threads=kind.threads,
             options=kind.options,
         )
         self._first = self.session.state_dict()
-        self._holds: object = None  # whose weights it has
+        self._holds: object = None  # the owner of the current weights
 
     def restart(self, seed: int) -> None:
-        """As if it were new: weights drawn by the seed, no step made."""
+        """Reset the network: initialize the weights by the seed, and set the step count to 0."""
         drawn = {
             name: materialize(owned.init, owned.shape, owned.dtype, seed, name)
             for name, owned in self.model.named_arrays().items()
         }
-        trained = {name + RAW: value for name, value in drawn.items()}  # what is averaged
+        trained = {name + RAW: value for name, value in drawn.items()}  # the raw weights, which are averaged
         self.session.load_state_dict({**self._first, **drawn, **trained})
         self._holds = None
 
@@ -121,14 +121,14 @@ class SharedNetwork:
             self._holds = weights
 
     def outputs(self, arrays: Mapping[str, Array]) -> Array:
-        """(rows, outputs); (rows,) of one output."""
+        """The outputs (rows, outputs), or (rows,) for a single output."""
         outputs = self.session.predict(dict(arrays))
         assert isinstance(outputs, np.ndarray), "it has one output"
         return outputs
 
 
 class Pool:
-    """Idle networks, the latest ones last."""
+    """The idle networks of the process, the most recently used ones last."""
 
     def __init__(self) -> None:
         self._idle: list[SharedNetwork] = []
@@ -136,7 +136,7 @@ class Pool:
 
     @contextmanager
     def borrow(self, kind: NetworkKey) -> Iterator[SharedNetwork]:
-        """A network of a kind, for one thread at a time; it is handed back unless something went wrong."""
+        """Borrow a network with a key for one thread; it is returned to the pool unless an error occurs."""
         network = self._take(kind) or SharedNetwork(kind)
         yield network
         with self._lock:
@@ -150,7 +150,7 @@ class Pool:
             return network
 
     def forget(self) -> None:
-        """A process that was forked builds its own; a lock that was held is nobody's there."""
+        """Called in a forked process: it builds its own networks, and a lock that was held is replaced."""
         self._idle, self._lock = [], threading.Lock()
 
 

@@ -15,7 +15,8 @@ from wholestep.sklearn.matrix import ColumnStatistics
 
 
 class Regressor(RegressorMixin, Estimator):
-    """A perceptron for one number or several, under the names of scikit-learn's `MLPRegressor`.
+    """A multilayer perceptron that predicts one number or several, with the parameters of scikit-learn's
+    `MLPRegressor`.
 
     The parameters are those of `Classifier`.  The loss is the mean squared error of targets that are standardised, so
     `loss_curve_` and `tol` are in these units; predictions are in those of y.  `early_stopping` goes by R².
@@ -26,7 +27,7 @@ class Regressor(RegressorMixin, Estimator):
     _loss = "mse"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Regressor:
-        """Train on rows; `sample_weight` says how much each counts."""
+        """Train on X and y; `sample_weight` is the weight of each row in the loss."""
         arrays, y, weight = self._learn(X, y, sample_weight, multi_output=True, y_numeric=True)
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(y, *arrays.values())
@@ -38,7 +39,7 @@ class Regressor(RegressorMixin, Estimator):
         return self
 
     def predict(self, X: Any) -> Array:
-        """The numbers of each row."""
+        """The predicted numbers of each row."""
         outputs = self._outputs(X)
         numbers = outputs.reshape(len(outputs), -1).astype(np.float64) * self._spread + self._middle
         return numbers if self._in_columns else numbers[:, 0]

@@ -1,4 +1,5 @@
-"""From a model, a loss and an optimizer to the graphs of the entry points: train, evaluate, manual, micro-batches.
+"""Records the graphs of the entry points (train, evaluate, manual, micro-batches) from a model, a loss and an
+optimizer.
 
-The package cannot be called `step`: importing it would put a module in the place of `ws.step`.
+The package cannot be called `step`: importing it would replace `ws.step` by a module.
 """

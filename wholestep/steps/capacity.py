@@ -13,7 +13,7 @@ from wholestep.errors import GraphError, OptionError
 
 PARTS = "micro_batch.count"  # of a step
 MICRO_BATCH_DIMS = (FIRST, BATCH, ROWS, PARTS, OWN, RANK, MODEL_RANK)
-PREFIX = "accumulate/"  # of states that accumulate over micro-batches; they have no meaning between steps
+PREFIX = "accumulate/"  # prefix of states that accumulate over micro-batches; they are not kept between steps
 
 
 def batch_symbol(graph: Graph, what: str = "accumulate") -> str:

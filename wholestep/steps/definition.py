@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Model = Module | Graph | Step
 
 TRAIN = "train"
-TOGETHER = (TRAIN, VALIDATE)  # entry points that all ranks run together
+TOGETHER = (TRAIN, VALIDATE)  # entry points that all ranks run collectively
 FORWARD = "forward"  # `predict` with the weights that are being trained
 PART = f"{TRAIN}.part"  # the micro-batch program that `session.plan` shows
 
@@ -48,7 +48,7 @@ LOSS_AND_GRADIENTS = "loss and gradients"
 
 # The entry points of a manual step; `steps/manual_step.py` has their graphs.
 MANUAL = ("backward", "gradients", "clip", "apply", "observe", LOSS_AND_GRADIENTS)
-UPDATES = ("clip", "apply")  # these take gradients as inputs and multiply no weights
+UPDATES = ("clip", "apply")  # these take gradients as inputs, and compute no matrix products
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Definition:
     optimizer: Optimizer | None
     capacity: Mapping[str, int] = field(default_factory=dict)
     step_options: StepOptions = PLAIN
-    measures_only: bool = False  # is `evaluate` what `step` runs?
-    clocks: UpdateCounters = field(default_factory=UpdateCounters)  # of its programs
+    measures_only: bool = False  # is `evaluate` the entry point that `step` runs?
+    clocks: UpdateCounters = field(default_factory=UpdateCounters)  # update counters of its programs
     ranks: int = 0  # data-parallel ranks; 0: not distributed
-    shard: str | None = None  # "optimizer": each rank has a part of the optimizer's state
+    shard: str | None = None  # "optimizer": each rank holds a shard of the optimizer's state
     model_ranks: int = 1  # tensor-parallel ranks, which have the same rows
-    # Recorded so far: the graph of a step function, and those of entry points.
+    # Recorded so far: the graph of a step function, and the graphs of entry points.
     recorded: list[Graph] = field(default_factory=list)
     traced: dict[str, ir.IRGraph] = field(default_factory=dict)
     splits: dict[str, MicroBatchGraphs] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Definition:
         """The programs of "train" or "evaluate" over micro-batches; each is an entry point: `train.part`."""
         if kind not in self.splits:
             from wholestep.steps.micro_batches import (
-                split_step,  # it imports autodiff, which most steps do not need here
+                split_step,  # imported here because it imports autodiff
             )
 
             assert kind != TRAIN or isinstance(self.model, Graph), "a step function is not split"
@@ -113,7 +113,7 @@ class Definition:
     # -- sizes ---------------------------------------------------------------------------------------------------
 
     def sizes_of(self, graph: ir.IRGraph) -> dict[str, int]:
-        """The capacity of every symbol of an entry point; those of micro-batches follow from the batch's."""
+        """The capacity of every symbol of an entry point; sizes of micro-batches are derived from the batch size."""
         divided, numbered = False, dict[str, int]()
         if self.ranks:
             from wholestep.steps.distributed import has_parts, is_divided
@@ -135,12 +135,12 @@ class Definition:
 
     @property
     def has_fixed_batch(self) -> bool:
-        """Is the first axis of the first input a number?"""
+        """Is the size of the first axis of the first input a constant?"""
         first = next(iter(self.graph.inputs.values()), None)
         return first is not None and bool(first.shape) and isinstance(first.shape[0], int)
 
     def fits(self, arrays: Mapping[str, object]) -> bool:
-        """Are there at most as many rows as the capacity?  Values that are no arrays are refused later."""
+        """Are there at most as many rows as the capacity?  Values that are not arrays are refused later."""
         name, first = next(iter(self.graph.inputs.items()), ("", None))
         rows = arrays.get(name)
         if first is None or not first.shape or not isinstance(rows, Sized):
@@ -170,13 +170,13 @@ class Definition:
         """The graph of an entry point, recorded once."""
         if entry not in self.traced:
             traced = self._trace(entry)
-            # Micro-batch programs were cast before the step was split.
+            # Micro-batch programs were cast before the step was divided.
             if self.step_options.precision.is_half and entry not in UPDATES and "." not in entry:
                 from wholestep.compiler.passes.lower.autocast import lower_precision
 
                 traced = lower_precision(traced, self.step_options.precision)
             if self.ranks and (kind := entry.partition(".")[0]) in TOGETHER:
-                from wholestep.steps.distributed import (  # most run on one rank
+                from wholestep.steps.distributed import (  # imported here because most steps run on one rank
                     mark_batch_inputs,
                     with_divided_states,
                     with_split_states,
@@ -189,7 +189,8 @@ class Definition:
                 if self.shard is not None and self.ranks > 1 and kind == TRAIN:
                     traced = with_divided_states(traced, self.ranks)
             if self._trains(entry):
-                from wholestep.optim.core.averages import with_averages_as_weights  # few average
+                # imported here because few optimizers average weights
+                from wholestep.optim.core.averages import with_averages_as_weights
 
                 traced = with_averages_as_weights(traced, self.averaged)
             self.traced[entry] = traced
@@ -236,7 +237,7 @@ class Definition:
         if entry in (EVALUATE, VALIDATE):
             return evaluate_graph(self.graph, self.step_options)
         if entry in MANUAL:
-            from wholestep.steps.manual_step import GRAPHS  # most sessions run whole steps
+            from wholestep.steps.manual_step import GRAPHS  # imported here because most sessions run whole steps
 
             return GRAPHS[entry](self._record_update, self.optimizer or SGD())
         predicts = entry in ("predict", FORWARD)
@@ -275,14 +276,14 @@ class Definition:
         return replace(self, step_options=options, **self._without_recordings())
 
     def recounted(self, count_of: Callable[[str], int] | None = None) -> Definition:
-        """The definition, to be recorded for the parameters' current numbers of updates, or for those of `count_of`."""
+        """The definition, to be recorded again for the current update counts of parameters, or those of `count_of`."""
         return replace(self, **{**self._without_recordings(), "clocks": clocks_of(self.model, count_of)})
 
     def _without_recordings(self) -> dict[str, Any]:
         return {"recorded": [], "traced": {}, "splits": {}, "clocks": clocks_of(self.model)}
 
     def reset_optimizer_state(self, state: State, model_states: Container[str], plans: Sequence[Plan]) -> None:
-        """Reset the optimizer's states and update counts; states that the model declares are kept."""
+        """Reset the optimizer's states and update counts; states that belong to the model are kept."""
         for plan in plans:
             fresh = first_values(plan, 0)
             for name, _ in plan.states:
@@ -306,7 +307,7 @@ def as_graph(
     loss: Any,
     loss_weights: Mapping[str, float] | None = None,
 ) -> Graph | Step:
-    """A module with its loss as a graph; graphs and steps as they are."""
+    """A module and its loss as a graph; graphs and steps are returned unchanged."""
     if isinstance(model, Module):
         return training_graph(model, inputs, targets, loss, loss_weights)
     if any(argument is not None for argument in (inputs, targets, loss, loss_weights)):
@@ -347,7 +348,7 @@ def define_step(
     model.need_penalties()
     options = with_parts(options, model)
     if optimizer is not None and not isinstance(optimizer, Optimizer):
-        from wholestep.optim.core.names import get  # most give an optimizer
+        from wholestep.optim.core.names import get  # imported here because most callers pass an optimizer
 
         optimizer = get(optimizer)
     definition = Definition(model, optimizer or SGD(), {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
@@ -355,7 +356,7 @@ def define_step(
 
 
 def need_graph(model: object, what: str) -> None:
-    """UsageError unless it is a graph."""
+    """Raise UsageError unless the model is a graph."""
     if not isinstance(model, Graph):
         raise UsageError(
             f"{what} takes a ws.nn.Module, a ws.Graph or a @ws.step function; received {type(model).__name__}: "

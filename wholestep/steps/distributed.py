@@ -46,7 +46,7 @@ def is_divided(graph: IRGraph) -> bool:
 
 
 def with_divided_states(graph: IRGraph, ranks: int) -> IRGraph:
-    """The graph with optimizer states of weights marked, of which each rank may hold a part."""
+    """The graph with those optimizer states marked that ranks may hold as shards."""
     weights = {name: node.type for name, node in graph.leaves("parameter").items()}
     slots = {
         node
@@ -68,13 +68,14 @@ def with_divided_states(graph: IRGraph, ranks: int) -> IRGraph:
 
 
 def has_parts(graph: IRGraph) -> bool:
-    """Are there states of which each rank may hold a part?"""
+    """Are there states that ranks may hold as shards?"""
     return any(attrs_of(n, at.StateAttrs).parts for n in graph.states().values())
 
 
 def with_split_states(graph: IRGraph, owners: Mapping[str, Any], ranks: int) -> IRGraph:
-    """The graph with states marked that ranks of the model axis divide: weights of layers with `split=`, and optimizer
-    states of their shape."""
+    """The graph with those states marked that tensor-parallel ranks divide: weights of layers with `split=`, and
+    optimizer states of the same shape.
+    """
     marked = {name: owned for name, owned in owners.items() if getattr(owned, "splitting", None) is not None}
     if not marked:
         log.warning(
@@ -102,7 +103,7 @@ def with_split_states(graph: IRGraph, owners: Mapping[str, Any], ranks: int) -> 
 
 
 def _weight_of(state: str, weights: Mapping[str, Any]) -> str:
-    """The weight that a state is, or belongs to; accumulated gradients have prefixes before its name."""
+    """The weight that a state is, or to which it belongs; names of accumulated gradients have a prefix."""
     name = state
     if name.startswith(PREFIX):
         name = name.removeprefix(PREFIX).removeprefix("share/").partition("/")[2]

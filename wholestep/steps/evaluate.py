@@ -17,13 +17,13 @@ from wholestep.steps.options import PLAIN, Measure, StepOptions
 
 EVALUATE = "evaluate"
 VALIDATE = "validate"  # `evaluate` by all ranks, each over its own rows; it shares the states of `evaluate`
-WEIGHT = "sample_weight"  # the input with the weights of rows
-WEIGHTED = "weighted"  # the scope of metrics of weighted rows, whose states have other dtypes
+WEIGHT = "sample_weight"  # the input with the row weights
+WEIGHTED = "weighted"  # the scope of metrics with row weights, whose states have other dtypes
 TARGETS = ("labels", "targets", "target", "y")
 
 
 def has_own_updates_only(graph: Graph) -> bool:
-    """Is it a graph without a loss that updates its states itself, as one with `ws.AdamOptimizer`?"""
+    """Does the graph have no loss, and updates recorded by the user, such as those of `ws.AdamOptimizer`?"""
     return not graph.outputs and bool(graph.updates)
 
 
@@ -100,7 +100,7 @@ def record_metrics(step: Graph, measures: Sequence[Measure]) -> None:
 
 
 def _loss(step: Graph, measure: Measure) -> Tensor:
-    """The loss, or the part of it that a measure names."""
+    """The loss, or the part of the loss that a measure names."""
     if measure.prediction is None or measure.prediction not in step.loss_parts:
         return loss_of(step)
     return Tensor(step.loss_parts[measure.prediction], step)

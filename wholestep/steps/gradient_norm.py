@@ -15,7 +15,7 @@ from wholestep.steps.options import GRAD_NORM
 
 @dataclass(eq=False)
 class GradientNorm(Mean):
-    """Every step counts once, whatever its rows."""
+    """The mean gradient norm, in which every step counts once, whatever its number of rows."""
 
     kind: ClassVar[str] = GRAD_NORM
 

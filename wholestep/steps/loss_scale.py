@@ -35,13 +35,14 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class LossScale:
-    """How `precision="float16"` scales the loss.  All four are runtime scalars, `loss_scale.growth` and so on.
+    """The options of loss scaling for `precision="float16"`.  All four are runtime scalars, `loss_scale.growth` and so
+    on.
 
     Args:
         init: the scale of the first step.
         growth: the scale is multiplied by it after `interval` steps in a row with finite gradients.
         backoff: the scale is multiplied by it where a gradient is not finite; that step changes nothing else.
-        interval: how many steps.
+        interval: the number of steps.
 
     Example: `ws.fit(model, data, loss="mse", precision="float16", loss_scale=ws.LossScale(init=1024.0))`.
 
@@ -67,7 +68,7 @@ class LossScale:
     # -- in a step -----------------------------------------------------------------------------------------------
 
     def now(self, graph: Graph) -> Tensor:
-        """The scale of this step, a float32 scalar."""
+        """The scale of the current step, a float32 scalar."""
         state = _state(graph, SCALE, 0.0, "float32")  # 0 before the first step
         return where(state > 0.0, state, self._scalar(graph, "init").astype("float32"))
 
@@ -80,7 +81,7 @@ class LossScale:
         return unscale_gradients(scaled, scale)
 
     def update(self, graph: Graph, optimizer: Optimizer, params: Any, grads: Any) -> Tensor:
-        """The optimizer's update if all gradients are finite, else none; then the update of the scale.
+        """Update the parameters if all gradients are finite; then update the scale.
 
         Returns the number of elements that are not finite: 0 in a step that is not skipped.
         """
@@ -103,7 +104,9 @@ class LossScale:
         return bad
 
     def advanced(self, graph: Graph, fine: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The states of the scale and their next values: larger after enough finite steps, smaller after any other."""
+        """The next values of the scale's states: a larger scale after enough finite steps, a smaller one after a
+        non-finite step.
+        """
         scale, good = self.now(graph), _state(graph, GOOD, 0, "int64")
         counted = good + 1
         growth, backoff = (self._scalar(graph, name).astype("float32") for name in ("growth", "backoff"))

@@ -92,7 +92,7 @@ def apply_graph(graph: Graph, optimizer: Optimizer) -> ir.IRGraph:
 
 
 def observe_graph(graph: Graph) -> ir.IRGraph:
-    """The output of every layer: of each module that was called, else of each op that is a layer."""
+    """The output of every layer: of each called module, or without modules of each op that is a layer."""
     roots = [prediction_of(graph).node]
     seen = {} if graph.modules is None else graph.modules.outputs
     layers = {path: t.node for path, t in seen.items() if path}
@@ -106,7 +106,7 @@ def _is_layer(node: ir.Node) -> bool:
     return node.op in ops_with(Trait.LAYER) and node.type.dtype.is_float
 
 
-GRAPHS: dict[str, Callable[[Graph, Optimizer], ir.IRGraph]] = {  # by entry point
+GRAPHS: dict[str, Callable[[Graph, Optimizer], ir.IRGraph]] = {  # the function that records each entry point
     "backward": lambda graph, optimizer: backward_graph(graph),
     "gradients": lambda graph, optimizer: gradient_graph(graph),
     "clip": lambda graph, optimizer: clip_graph(graph),

@@ -75,7 +75,7 @@ class _Sum:
 
 class _Splitter:
     def __init__(self, graph: Graph, optimizer: Optimizer | None, options: StepOptions, prefix: str) -> None:
-        self.prefix = prefix  # of accumulated states, which ranks add up
+        self.prefix = prefix  # prefix of accumulated states, which are summed over ranks
         self.graph, self.optimizer, self.step_options = graph, optimizer, options
         self.what = f"accumulate={options.accumulate}" if optimizer else "evaluating more rows than the capacity"
         self.batch = batch_symbol(graph)
@@ -128,7 +128,7 @@ class _Splitter:
         """A denominator over all micro-batches."""
         if denominator is None:
             return None
-        if denominator.host:  # a function of sizes: its value at the sum of the sizes
+        if denominator.host:  # it depends on sizes only: evaluate it at the sum of the sizes
             return rewritten(denominator, self._of_all_rows)
         if denominator not in self.totals:
             name = f"{PREFIX}denominator{len(self.totals)}"
@@ -165,7 +165,7 @@ class _Splitter:
             yield update
 
     def _shadows(self, updates: Sequence[ir.Update]) -> list[_Sum]:
-        """States that every micro-batch updates; as copies if the step may be skipped."""
+        """Copies of the states that every micro-batch updates, used if the step may be skipped."""
         states = [self.step.states[u.name] for u in updates]
         if not self.step_options.may_skip or self.optimizer is None:
             return [_Sum(state, update) for state, update in zip(states, updates, strict=True)]
@@ -269,7 +269,7 @@ class _Splitter:
 
 
 def _add_gradients(sums: Mapping[str, Tensor], params: Sequence[Tensor], grads: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Gradients by parameter, added where a parameter has both."""
+    """Gradients by parameter, summed if a parameter occurs in both."""
     out = dict(sums)
     for p, g in zip(params, grads, strict=True):
         out[p.name] = out[p.name] + g if p.name in out else g

@@ -41,7 +41,7 @@ def _call_model(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) ->
     if isinstance(inputs, Spec):
         _need_one_argument(model, parameters)
         return model(*tensors.values())
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):  # forward(self, *inputs): in their order
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):  # forward(self, *inputs) takes them in order
         named = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} & {*tensors}
         return model(*(t for n, t in tensors.items() if n not in named), **{n: tensors[n] for n in named})
     arguments = by_argument(model, tensors)
@@ -67,7 +67,7 @@ def by_argument(model: Module, inputs: Mapping[str, T]) -> dict[str, T]:
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(inputs) < 2 or set(inputs) & set(takes) or any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return dict(inputs)
-    from wholestep.data.table import names_by_position  # most inputs have names
+    from wholestep.data.table import names_by_position  # imported here because most inputs have names
 
     if [*inputs] != names_by_position(len(inputs)):
         return dict(inputs)
@@ -89,7 +89,9 @@ def _outputs_by_name(model: Module, out: Any) -> dict[str, Tensor]:
 
 
 def _number_outputs(name: str, outputs: Sequence[Any]) -> Iterator[tuple[str, Tensor]]:
-    """`output0`, `output1`; of a tuple inside, as a recurrent layer's states, `output1.0`, `output1.1`."""
+    """The names `output0`, `output1`; of a nested tuple, such as the states of a recurrent layer, `output1.0`,
+    `output1.1`.
+    """
     for i, out in enumerate(outputs):
         full_name = f"{name}{i}"
         if isinstance(out, tuple | list):
@@ -99,7 +101,7 @@ def _number_outputs(name: str, outputs: Sequence[Any]) -> Iterator[tuple[str, Te
 
 
 def _need_arguments(model: Module, named: Mapping[str, object]) -> None:
-    """UsageError unless the inputs are the arguments of `forward`."""
+    """Raise UsageError unless the inputs are the arguments of `forward`."""
     parameters = inspect.signature(model.forward).parameters.values()
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     needs = [p.name for p in parameters if p.name in takes and p.default is p.empty]
@@ -135,7 +137,8 @@ def training_graph(
         missing = 'inputs=ws.Spec(("batch", 784))' if inputs is None else 'loss="cross_entropy"'
         raise UsageError(f"a session over a model needs its inputs, targets and loss; add {missing}.")
     with record_into(Graph()) as graph:
-        graph.recorded_by = loss if callable(loss) else None  # modules that it calls are named after its variables
+        # modules that the loss calls are named after its variables
+        graph.recorded_by = loss if callable(loss) else None
         trace_of(graph, model)
         outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
         aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
@@ -150,7 +153,7 @@ def training_graph(
 
 
 def _with_penalties(graph: Graph, loss: Tensor | Mapping[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
-    """A loss with the penalties of modules as further parts."""
+    """The loss with the penalties of modules as additional parts."""
     if not graph.penalties:
         return loss
     graph.penalties_read = True
@@ -196,7 +199,7 @@ def _weight_part(graph: Graph, name: str, part: Tensor, weights: Mapping[str, fl
 def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
     """A loss by name or function; a dict has one for each output, with the target of the same name."""
     weight = {"sample_weight": aims.pop("sample_weight")} if "sample_weight" in aims else {}
-    if isinstance(loss, Mapping) and ("kind" not in loss or "kind" in outputs):  # else the to_config() of one loss
+    if isinstance(loss, Mapping) and ("kind" not in loss or "kind" in outputs):  # otherwise the to_config() of one loss
         for name in loss:
             if name not in outputs or name not in aims:
                 names = f"outputs: {', '.join(outputs)}; targets: {', '.join(aims) or 'none'}"

@@ -49,7 +49,7 @@ class StepOptions:
     measures: tuple[Measure, ...] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # name patterns of parameters that may lack a path to the loss
-    precision: DType = float32  # of products, convolutions and attention
+    precision: DType = float32  # dtype of products, convolutions and attention
     loss_scale: LossScale | None = None
     gradient_norm: bool = False  # report the global norm of gradients
     memory: int | float | None = None  # the limit in bytes, or as a fraction of the peak without a limit
@@ -74,7 +74,7 @@ class StepOptions:
 
     @property
     def may_skip(self) -> bool:
-        """May a step leave every state as it is?"""
+        """Can a step be skipped, leaving every state unchanged?"""
         return self.nonfinite != "ignore" or self.loss_scale is not None
 
 
@@ -85,7 +85,8 @@ def with_parts(options: StepOptions, graph: Graph) -> StepOptions:
     """The options with a metric for each part of the loss: `reconstruction_loss` and so on."""
     if not graph.loss_parts:
         return options
-    from wholestep.metrics.means import LossTracker  # most losses have one part, and no metric of it
+    # imported here because most losses have one part, which is not a metric
+    from wholestep.metrics.means import LossTracker
 
     rows = next(iter(graph.inputs))
     parts = [Measure(LossTracker(name=f"{name}_loss"), name, rows) for name in graph.loss_parts]
@@ -108,7 +109,7 @@ def as_loss_scale(value: object, precision: DType) -> LossScale | None:
 
 
 def precision_of(model: object, precision: str, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
-    """The dtype of products, and the loss scale for it."""
+    """The dtype of products, and the loss scale that it needs."""
     half = as_precision(precision)
     if not isinstance(model, Step):
         return half, as_loss_scale(loss_scale, half)
@@ -128,7 +129,8 @@ def as_schedules(schedule: object) -> dict[str, Schedule]:
     """Converts `schedule=`, a schedule of the learning rate or a dict by runtime scalar, to a dict."""
     if schedule is None:
         return {}
-    from wholestep.schedules import TorchSchedule  # these bring every schedule along, and most steps have none
+    # imported here because it imports every schedule, and most steps have none
+    from wholestep.schedules import TorchSchedule
 
     named = dict(schedule) if isinstance(schedule, Mapping) else {RATE: schedule}
     if isinstance(schedule, TorchSchedule):
@@ -148,9 +150,10 @@ def as_measures(metrics: object) -> tuple[Measure, ...]:
     """Converts `metrics=`: metrics or names, each alone or with the names of a prediction and a target."""
     if isinstance(metrics, tuple) and not metrics:
         return ()
-    from wholestep.metrics.table import is_one  # a step without metrics starts without them
+    from wholestep.metrics.table import is_one  # imported here because a step without metrics does not need it
 
-    by_output = isinstance(metrics, Mapping) and not isinstance(metrics.get("kind"), str)  # else the to_config() of one
+    # otherwise the to_config() of one metric
+    by_output = isinstance(metrics, Mapping) and not isinstance(metrics.get("kind"), str)
     items = _by_output(metrics) if by_output else metrics  # type: ignore[arg-type]
     items = [items] if is_one(items) else items
     if not isinstance(items, list | tuple):
@@ -164,7 +167,7 @@ def as_measures(metrics: object) -> tuple[Measure, ...]:
 
 
 def _by_output(metrics: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """`{"mask": ["iou"], "kind": ["accuracy"]}`: metrics of each output, whose target has the output's name.
+    """Metrics of each output, whose target has the output's name: `{"mask": ["iou"], "kind": ["accuracy"]}`.
 
     Of several outputs the metrics are called `mask_iou`, `kind_accuracy`; a model with one has `{"output": [...]}`.
     """

@@ -61,7 +61,7 @@ def _refuse_unnumbered_draws(graph: ir.IRGraph, batch: str, separation: Separati
 
 
 def need_plain_gradients(graph: Graph, optimizer: Optimizer, options: StepOptions) -> None:
-    """Refuse an optimizer that needs other gradients than the loss's (SAM), which must see the whole batch."""
+    """Refuse an optimizer that needs gradients at other points (SAM), for which it must see the whole batch."""
     scratch = graph.copy()
     loss = loss_of(scratch)
     params = reachable_parameters(loss, optimizer.trainable(select_parameters(scratch)), options.unused)
@@ -96,7 +96,7 @@ def rewritten(root: Node, rule: Callable[[Node], Node], known: Mapping[Node, Nod
 
 
 def what_mixes_rows(graph: ir.IRGraph) -> str:
-    """The reason why a graph without updates must see all rows at once; "" if it can be computed row by row."""
+    """The reason why a graph without updates needs all rows at once; "" if it can be computed row by row."""
     inlined = strip_stop_gradients(inline_calls(graph))
     leading = {t.type.shape[:1] for t in (*inlined.inputs, *(o.node for o in inlined.outputs))}
     batch = str(next(iter(leading))[0]) if len(leading) == 1 and () not in leading else ""

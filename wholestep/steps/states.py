@@ -21,12 +21,12 @@ from wholestep.errors import OptionError
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.parameter import Parameter
 
-# The State of each module, graph or step; all sessions over it share it.
+# The State of each module, graph or step, which all sessions over it share.
 _STATES: WeakKeyDictionary[Any, State] = WeakKeyDictionary()
 
 
 def state_of(model: object) -> State:
-    """The one State of a module, graph or step."""
+    """The State of a module, graph or step, created once."""
     return _STATES.setdefault(model, State())
 
 
@@ -36,7 +36,7 @@ def share_state(graph: Graph, model: object) -> None:
 
 
 def has_numbers(model: Module) -> bool:
-    """Has the model been built, loaded or read?"""
+    """Are the weights of the model initialized or loaded?"""
     return any(owned.slot is not None for owned in model.named_arrays().values())
 
 
@@ -47,15 +47,15 @@ def structure(model: Module) -> tuple[int, ...]:
 
 
 def state_with_numbers(model: Module, seed: int | None = None, overwritten: Container[str] = ()) -> State:
-    """The model's state with initial values for what it lacks; zeros for names in `overwritten`, which are set next."""
+    """The model's state, with missing values initialized; zeros for names in `overwritten`, which are set next."""
     arrays, state = model.named_arrays(), state_of(model)
 
     def first(name: str) -> InitialValue | None:
         owned = arrays[name]
         if name in overwritten:
             return None
-        network, own = _origin(owned, name, state, seed is not None)
-        return InitialValue(owned.init, owned.shape, owned.dtype, seed_or_default(seed), own, network)
+        network, own_name = _origin(owned, name, state, seed is not None)
+        return InitialValue(owned.init, owned.shape, owned.dtype, seed_or_default(seed), own_name, network)
 
     by_columns = {name for name, owned in arrays.items() if owned.by_columns}
     state.add({name: owned.type for name, owned in arrays.items()}, first, arrays, by_columns=by_columns)
@@ -64,14 +64,14 @@ def state_with_numbers(model: Module, seed: int | None = None, overwritten: Cont
 
 def _origin(owned: Parameter, name: str, state: State, seeded: bool) -> tuple[int, str]:
     """The network number and name that key a parameter's initial value; a copy has those of the original."""
-    network, own = owned.origin or (None, name)
+    network, own_name = owned.origin or (None, name)
     if seeded or not is_random(owned.init):
-        return 0, own
-    return (network_of(state) if network is None else network), own
+        return 0, own_name
+    return (network_of(state) if network is None else network), own_name
 
 
 def pin_origins(model: Module) -> None:
-    """Before a copy: parameters that are not initialized yet get the same initial values in all copies."""
+    """Before a copy: let parameters that are not initialized yet get the same initial values in all copies."""
     state = state_of(model)
     for name, owned in model.named_arrays().items():
         if owned.slot is None and owned.origin is None and not owned.adopts and is_random(owned.init):
@@ -104,14 +104,14 @@ def nonzero_values(
             return None
         if owned is None:
             return value
-        network, own = _origin(owned, value.name, state, where.seeded)
-        return replace(value, network=network, name=own)
+        network, own_name = _origin(owned, value.name, state, where.seeded)
+        return replace(value, network=network, name=own_name)
 
     return first
 
 
 def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:
-    """The first value of each state of a plan: a function of (seed, name)."""
+    """The initial value of each state of a plan: a function of (seed, name)."""
     firsts = _firsts(plan, seed)
     return lambda name: firsts[name].array()
 
@@ -127,7 +127,7 @@ def _firsts(plan: Plan, seed: int) -> dict[str, InitialValue]:
 @dataclass
 class _Process:
     seed: int = 0
-    networks: int = 0  # initialized without a seed of their own
+    networks: int = 0  # number of networks initialized without a seed of their own
 
 
 _process, _lock = _Process(), Lock()
@@ -151,18 +151,18 @@ def manual_seed(seed: int) -> None:
 
 
 def check_seed(seed: object) -> None:
-    """OptionError unless it is an integer of 64 bits."""
+    """Raise OptionError unless it is an integer of 64 bits."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
         raise OptionError(f"seed={seed!r}: expected an integer from 0 to 2**64 - 1.")
 
 
 def seed_or_default(seed: int | None) -> int:
-    """A seed that was given, else that of the process."""
+    """The given seed, or else the default seed of the process."""
     return _process.seed if seed is None else seed
 
 
 def network_of(state: State) -> int:
-    """The number of the network whose state it is, assigned when it is first asked for."""
+    """The number of the network that owns a state, assigned on first use."""
     with _lock:
         if state.network is None:
             state.network = _process.networks

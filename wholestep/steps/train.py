@@ -38,7 +38,8 @@ def train_graph(
 ) -> ir.IRGraph:
     """The user's graph with gradients of its first output and the optimizer's update; `graph` itself is unchanged.
 
-    A graph without outputs that updates states itself (`ws.AdamOptimizer`) is the step as it is; its loss is NaN.
+    A graph without outputs that updates states itself (`ws.AdamOptimizer`) is used as the step unchanged; its loss is
+    NaN.
 
     Args:
         trainable: name patterns of the parameters to train (all of them when None); the others are frozen.
@@ -48,7 +49,7 @@ def train_graph(
     declared = select_parameters(step, trainable)
     if has_own_updates_only(step):
         step.set_outputs({"loss": step.constant(math.nan, "float32")})
-        declared = []  # the recorded updates are all updates
+        declared = []  # the recorded updates are complete
     loss = loss_of(step)
     params = reachable_parameters(loss, optimizer.trainable(declared), options.unused)
     scale = None if options.loss_scale is None else options.loss_scale.now(step)
@@ -83,7 +84,8 @@ def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, options: Ste
 
         GradientNorm().record(step, extra[GRAD_NORM], extra[GRAD_NORM])
     if options.may_skip:
-        # With a loss scale alone only gradients count: a loss of no rows is NaN, and its gradients are 0, at any scale.
+        # With a loss scale only gradients are checked: a loss without rows is NaN, but its gradients are 0 at any
+        # scale.
         watched = grads if options.nonfinite == "ignore" else [slopes.loss, *grads]
         extra[NONFINITE] = bad = count_nonfinite(watched)
         # Gradients depend on the check, so that no kernel computes and stores an update before it.
@@ -116,7 +118,7 @@ def _clip_gradients(
 
 
 def _skip_bad_steps(step: Graph, graph: ir.IRGraph, bad: Tensor) -> ir.IRGraph:
-    """Every state keeps its value, bit for bit, if `bad` is not 0; skipped steps are counted."""
+    """Keep the value of every state, bit for bit, if `bad` is not 0; skipped steps are counted."""
     count = step.state(SKIPPED, (), 0, "int64")
     fine = bad == 0.0
     counted = where(fine, count, count + 1)

@@ -10,7 +10,7 @@ from wholestep.optim import SGD, Adam, Optimizer
 
 
 def need_integer(name: str, value: object, least: int, *, optional: bool = False) -> None:
-    """OptionError unless the value is an integer of at least `least`, or None if it is `optional`."""
+    """Raise OptionError unless the value is an integer of at least `least`, or None if it is `optional`."""
     if (value is None and optional) or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
         return
     other = ", or None" if optional else ""
@@ -19,12 +19,12 @@ def need_integer(name: str, value: object, least: int, *, optional: bool = False
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a `Trainer` trains.
+    """The options of a `Trainer`.
 
     Args:
         optimizer: None keeps the optimizer of the session.
-        learning_rate: of SGD, if neither this nor the session names another optimizer.
-        log_interval: log the loss every so many steps, from step 0; 0 logs epochs only.
+        learning_rate: the rate of SGD, if neither this nor the session names another optimizer.
+        log_interval: log the loss after this many steps each, from step 0; 0 logs epochs only.
         data_input, label_input: the session's inputs that receive a batch's data and labels.
         nonfinite: what happens if a loss is not finite: "raise" ends the run and reports the cause; "skip" skips such
             steps, in a session that was built with it; "ignore" trains on.  None: "skip" if the session skips, else

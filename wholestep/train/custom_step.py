@@ -23,7 +23,7 @@ from wholestep.train.step_source import updates_of
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
 
-# Arguments of `fit` that a step function defines itself, and how.
+# Arguments of `fit` that a step function defines itself, and where.
 DEFINED_BY_STEP = {
     "loss": "the first output that it returns is the loss",
     "optimizer": "ws.Adam().update(g, params, grads) there",
@@ -41,14 +41,14 @@ DEFINED_BY_STEP = {
 
 
 def refuse_step_arguments(run: Experiment) -> None:
-    """UsageError for arguments of a run that the step function defines itself."""
+    """Raise UsageError for arguments of a run that the step function defines itself."""
     defaults = {f.name: f.default for f in fields(run)}
     for name, how in DEFINED_BY_STEP.items():
         value = getattr(run, name)
         if value is not None and value != defaults.get(name):
             raise UsageError(f"{name}={value!r}: a @ws.step function defines that itself: {how}. Leave {name}= out.")
     if run.nonfinite == "skip":
-        raise UsageError("nonfinite='skip' is part of a step, and a @ws.step function is its own; 'raise' or 'ignore'.")
+        raise UsageError("nonfinite='skip' cannot be added to a @ws.step function; give 'raise' or 'ignore'.")
 
 
 def names_for(step: Step, batch: Batch) -> dict[str, str]:
@@ -66,7 +66,7 @@ def names_for(step: Step, batch: Batch) -> dict[str, str]:
 
 
 def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str], *, takes_nan: bool) -> None:
-    """ShapeError or InputError for columns that do not fit the step, before anything is compiled."""
+    """Raise ShapeError or InputError for columns that do not fit the step, before anything is compiled."""
     for name, array in columns.items():
         input_name = names.get(name, name)
         shape = step.inputs[input_name].shape

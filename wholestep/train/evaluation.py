@@ -27,17 +27,17 @@ from wholestep.train.data.frames import encode_for_evaluation
 from wholestep.train.data.loaders import table_of, with_room
 from wholestep.train.step_source import need_batches
 
-LOSS = "loss of all batches"  # from the sums of its numerators and denominators
-MAX_SESSIONS = 4  # per model; a dropped one is loaded from the cache again
+LOSS = "loss of all batches"  # the loss from the summed numerators and denominators of all batches
+MAX_SESSIONS = 4  # the most sessions per model; a dropped one is loaded from the cache again
 
 
-# The loss and metrics of each model's last run in this process, the defaults of `evaluate`.
+# The loss and metrics of each model's last run in this process, which are the defaults of `evaluate`.
 _FITTED: WeakKeyDictionary[Module, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 def remember_loss(model: Module, loss: Any, metrics: Any) -> None:
     """Store the loss and metrics of a run as defaults of `model.evaluate(x, y)`."""
-    _FITTED[model] = loss, metrics  # None: evaluate cannot measure it
+    _FITTED[model] = loss, metrics  # None: evaluate cannot compute it
 
 
 def _fitted(model: Module) -> tuple[Any, Any]:
@@ -103,7 +103,7 @@ def _of_batches(
 
 
 def _keeps_rows(metrics: Any) -> bool:
-    """Is there a metric that stores all rows?"""
+    """Does any metric store all rows?"""
     return any(m.metric.with_capacity(1) is not m.metric for m in as_measures(metrics or ()))
 
 

@@ -47,15 +47,16 @@ if TYPE_CHECKING:
     from wholestep.data.tables.encoder import Encoder
     from wholestep.distributed.workers import Workers
 
-SECONDS = 60.0  # between two checkpoints of a long epoch
-LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # fields of `TrainConfig` too
+SECONDS = 60.0  # the time between two checkpoints within an epoch
+LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # fields that `TrainConfig` has too
 BY_NAME = "loss_weights"  # a mapping that may be None before one of its values is set
 UNNOTED = ("data", "checkpoint", "resume", "exact", "progress")  # fields that do not affect the numbers of a run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A model, its data and how it is trained: the arguments of `ws.fit`, and `test`, data for `wholestep evaluate`.
+    """The arguments of `ws.fit` as a record: a model, its data, how it is trained; and `test`, data for `wholestep
+    evaluate`.
 
     A script for `wholestep train` has a function that returns one.
 
@@ -64,8 +65,8 @@ class Experiment:
             by its inputs, or `(x, y)` for the first and the second; every number that it returns is logged.
         data: `(x, y)` or `(x, y, sample_weight)` of arrays or dicts of arrays, a `DataLoader`, a data set with `len`
             and `[i]`, or an iterable of batches.  Several inputs are a dict by the names of `forward`'s arguments, or a
-            tuple in their order, `((a, b), y)`.  x may be a frame of pandas or Polars, an Arrow table or what
-            `ws.data.read_frame` gave; y is then a column of it, by name, or one of its own.
+            tuple in their order, `((a, b), y)`.  x may be a frame of pandas or Polars, an Arrow table or the result of
+            `ws.data.read_frame`; y is then a column of it, by name, or one of its own.
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`; or `ws.data.Holdout`: by class, or whole groups.
         validate_every: epochs between two validations; the last epoch always has one.
@@ -80,46 +81,48 @@ class Experiment:
         optimizer: e.g. `ws.Adam(lr=1e-3)`, or "adam" with its defaults.  None is that of a schedule under torch's
             names, else AdamW with lr 1e-3.  Each call starts with a new one, including moments and schedule;
             `resume=` restores them.
-        schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
-            torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
-            validation) after every epoch.
+        schedule: the schedule of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those
+            under torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss
+            without validation) after every epoch.
         metrics: names, objects or functions of predictions and targets, e.g. `["accuracy", my_function]`; or a dict of
             such lists by output.
-        encoder: how the columns of a frame become numbers, learnt from the training rows and kept with the model, whose
-            `predict` applies it.  `ws.models.Tabular` has one without being told.
+        encoder: how the columns of a frame become numbers, fitted to the training rows and stored with the model, whose
+            `predict` applies it. `ws.models.Tabular` has one by default.
         min_epochs: epochs that run even if a callback asks to stop.
-        batch_size: rows of a batch; the last one has what is left, which is all rows where there are fewer.  A
+        batch_size: rows of a batch; the last one has the remaining rows, which are all rows if there are fewer.  A
             `DataLoader` and an iterable of batches have their own.
-        drop_last: leave out a last batch that is not full.  Of fewer rows than `batch_size` no batch is left: an epoch
-            without a batch is an error.
-        limit_batches: the most batches of an epoch; a share of them where it is a float, 0.1.
+        drop_last: leave out a last batch that is not full.  With fewer rows than `batch_size` no batch is left, which
+            is an error.
+        limit_batches: the most batches of an epoch; a float such as 0.1 is a fraction of them.
         limit_validation: the most batches of the validation data, or a share of them.
         overfit_batches: train on this many batches alone, the same in every epoch, and validate on them.
-        fast_dev_run: True, or a number of batches: one epoch of so few, validation too, to see that all of it runs.  No
-            checkpoint and no log is written.
-        accumulate: an update takes this many batches, the last one of an epoch those that are left, and equals the
-            update over all their rows at once.  It means the same for arrays, data sets, loaders and iterables.
+        fast_dev_run: True, or a number of batches: train and validate one epoch of this many, as a test that everything
+            runs.  No checkpoint and no log is written.
+        accumulate: batches per update, which equals an update over all their rows at once; the last update of an epoch
+            takes the remaining batches.  It means the same for arrays, data sets, loaders and iterables.
         per_micro_batch: for a loss that is not separable, accept the mean of the batches' losses.
-        clip_norm: shorten all gradients together to this global norm.
-        clip_value: bring every element of the gradients into [-clip_value, clip_value], before `clip_norm`.
+        clip_norm: scale all gradients to at most this global norm.
+        clip_value: clip every element of the gradients to [-clip_value, clip_value], before `clip_norm`.
         gradient_norm: log `grad_norm`, the mean over an epoch's steps of the global norm of gradients, before
             `clip_norm`, with which it is logged anyway.
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
             "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
             a model that replaces them.
-        precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as of `ws.build_session`.
-        loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
-        memory: the most bytes that a step may take, "5.5GB", or a part of what it takes otherwise, 0.7, as of
+        precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as for `ws.build_session`.
+        loss_scale: the loss scaling of float16, `ws.LossScale()` unless given; history and progress show the scale.
+        memory: the most bytes that a step may use, "5.5GB", or a fraction of its peak without a limit, 0.7, as for
             `ws.build_session`.
-        seed: of the initial weights, the order of rows, the rows held out, dropout and other random values.  None: that
-            of `ws.manual_seed`, 0 unless it was called; networks trained one after the other then start differently.
-        device: of the steps, as of `ws.build_session`.
-        shards: make each step as so many workers would, in this process: their run, with its bits; `(2, 3)`
+        seed: the seed of the initial weights, the order of rows, the rows held out, dropout and other random values.
+            None: that of `ws.manual_seed`, 0 unless it was called; networks trained one after the other then start
+            differently.
+        device: the device of the steps, as for `ws.build_session`.
+        shards: compute each step as this many workers would, in this process and with the same bits; `(2, 3)`
             as those of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
-        observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
-        checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
+        observer: receives the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are
+            unchanged.
+        checkpoint: a folder for checkpoints: of the last two epochs and the best one, and every minute inside an epoch.
             Ctrl-C, SIGTERM and SIGHUP (a closed terminal) then finish the current steps, save, and exit.  Only one run
             at a time writes to a folder.
         resume: a run's folder (or one checkpoint of it) to resume from; True: from `checkpoint`, if it has any.
@@ -183,12 +186,12 @@ class Experiment:
 
     def __post_init__(self) -> None:
         need_workers(self.workers)
-        if not isinstance(self.model, Step):  # which has its own
+        if not isinstance(self.model, Step):  # a step has its own loss and optimizer
             object.__setattr__(self, "optimizer", optimizer_of(self.schedule, self.optimizer) or AdamW())
 
     @property
     def data_seed(self) -> int:
-        """The seed of the order of rows and of those held out."""
+        """The seed of the order of rows and of the choice of validation rows."""
         return seed_or_default(self.seed)
 
     def having(self, settings: Mapping[str, Any]) -> Experiment:
@@ -206,12 +209,12 @@ class Experiment:
         """
         run = as_launched(dev_run_of(self.having(settings)))
         if run.workers is not None and run.workers.engine == "ray":
-            from wholestep.distributed.launch.ray import fit_on_ray  # needs a Ray cluster
+            from wholestep.distributed.launch.ray import fit_on_ray  # imported here because it needs Ray
 
             return fit_on_ray(run, config)
         launch = read_launch()
         if run.checkpoint is not None and (launch is None or launch.rank == 0):
-            need_free(Path(run.checkpoint))  # before anything is compiled
+            need_free(Path(run.checkpoint))  # checked before anything is compiled
         trainer, loader = run.trainer()
         trainer.started_with = {**trainer.started_with, **(config or {})}
         if run.progress is not False:
@@ -234,7 +237,7 @@ class Experiment:
             return load_checkpoint(self.resume)
         if self.checkpoint is None:
             raise UsageError(
-                "resume=True goes on from the folder that checkpoint= names; give it, or resume='runs/name'."
+                "resume=True resumes from the folder that checkpoint= names; give it, or resume='runs/name'."
             )
         there = Path(self.checkpoint).is_dir() and checkpoints_in(self.checkpoint)
         return load_checkpoint(self.checkpoint) if there else None

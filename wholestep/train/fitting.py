@@ -29,13 +29,15 @@ def takes_settings(function: F) -> F:
     ]
     assert all(p.default is not MISSING for p in settings), "a field without a default is an explicit argument"
     parameters = [p for p in function_signature.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-    # Data may be x= and y=, and a step has its own loss.
+    # The data may be given as x= and y=, and a step has its own loss.
     parameters = [p.replace(default=Parameter.empty) if p.name in ("data", "loss") else p for p in parameters]
     function.__signature__ = function_signature.replace(parameters=[*parameters, *settings])  # type: ignore[attr-defined]
     about = getdoc(Experiment) or ""
     arguments = about[about.index("Args:") : about.index("Example::")]
-    indented = "\n".join(f"    {line}" if line else "" for line in arguments.splitlines())
-    function.__doc__ = (function.__doc__ or "").replace("    Args: those of `ws.Experiment`.\n", indented)
+    reference = "Args: those of `ws.Experiment`.\n\n"
+    text = getdoc(function) or ""  # Python 3.13 removes the indentation of docstrings, 3.11 does not
+    assert reference in text, "the docstring of the function refers to the arguments of the experiment"
+    function.__doc__ = text.replace(reference, arguments)
     return function
 
 

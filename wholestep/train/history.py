@@ -24,14 +24,14 @@ from wholestep.schedules.monitor_modes import canonical
 class TrainHistory:
     """The epochs of a run, in order; `history["val_loss"]` is a list with one value per epoch.
 
-    A metric that is no single number, as a confusion matrix, is an array per epoch: `history["confusion_matrix"][-1]`.
+    A metric with several values, such as a confusion matrix, is an array per epoch: `history["confusion_matrix"][-1]`.
     A metric that was not measured in an epoch (`validate_every=`) is NaN; measurements inside epochs
     (`validate_every_steps=`) are in `validations`, each with its epoch and step.
     """
 
     epochs: list[EpochStats] = field(default_factory=list)
     stopped_by: str = ""  # why the run ended before its last epoch; "" if it did not
-    validations: list[EpochStats] = field(default_factory=list)  # those inside epochs
+    validations: list[EpochStats] = field(default_factory=list)  # validations inside epochs
 
     def final_loss(self) -> float | None:
         """The mean loss of the last epoch, a partial one too, or None before the first step."""
@@ -102,11 +102,11 @@ class TrainHistory:
         try:
             stored: Any = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
-            raise InputError(f"this is no history: it is not JSON ({error}). Give what `to_json` wrote.") from None
+            raise InputError(f"this is not a history: it is not JSON ({error}). Give what `to_json` wrote.") from None
         whole = type(stored) is dict and {"stopped_by", "epochs"} <= stored.keys() <= _KEYS
         lists = [stored["epochs"], stored.get("validations", [])] if whole else []
         if not whole or type(stored["stopped_by"]) is not str or any(type(each) is not list for each in lists):
-            raise InputError("this is no history: expected 'stopped_by' and 'epochs'. Give what `to_json` wrote.")
+            raise InputError("this is not a history: expected 'stopped_by' and 'epochs'. Give what `to_json` wrote.")
         epochs, inside = ([_epoch(e) for e in each] for each in lists)
         return TrainHistory(epochs, stored["stopped_by"], inside)
 
@@ -116,14 +116,14 @@ class TrainHistory:
         In text, curves of up to ten epochs are one line each.
 
         Args:
-            names: of the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None, but for arrays and for
+            names: the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None, but for arrays and for
                 what every parameter has (`norm/...`).
         """
         if not self.epochs:
             raise UsageError("there is nothing to plot: the history has no epochs.")
         chosen = self._text if names is None else [canonical(name) for name in names]
         for name in set(chosen) & set(self.names) - set(self.scalars):
-            raise UsageError(f"{name!r} is an array in every epoch and no curve; draw history[{name!r}] yourself.")
+            raise UsageError(f"{name!r} is an array in every epoch and not a curve; plot history[{name!r}] yourself.")
         curves = {name: self[name] for name in chosen}
         if path is None:
             return text_plots(curves)
@@ -162,16 +162,16 @@ def _epoch(stored: Any) -> EpochStats:
     needed = {name for name, f in epoch_fields.items() if f.default is MISSING and f.default_factory is MISSING}
     whole = type(stored) is dict and needed <= stored.keys() <= epoch_fields.keys()
     if not whole or not all(_FITS[str(epoch_fields[name].type)](value) for name, value in stored.items()):
-        raise InputError(f"this is no epoch of a history: {str(stored)[:80]}. Give what `to_json` wrote.")
+        raise InputError(f"this is not an epoch of a history: {str(stored)[:80]}. Give what `to_json` wrote.")
     return EpochStats(**stored)
 
 
-FEW = 10  # values of a curve that is printed as one line of bars and numbers
+FEW = 10  # the most values of a curve that is printed as one line of bars and numbers
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def text_plots(curves: Mapping[str, list[float]]) -> str:
-    """Curves below each other; of few epochs each is one line."""
+    """Curves one below the other; a curve of few epochs is one line."""
     if any(len(values) > FEW for values in curves.values()):
         return "\n\n".join(text_plot(name, values) for name, values in curves.items())
     width = max(map(len, curves), default=0)
@@ -187,7 +187,7 @@ def _bars(values: list[float]) -> str:
 
 
 def text_plot(name: str, values: list[float], width: int = 60, height: int = 10) -> str:
-    """A curve of dots, `height` lines high."""
+    """A curve drawn with dots, `height` lines high."""
     finite = [v for v in values if isfinite(v)]
     if not finite:
         return f"{name}: no finite values"
@@ -204,7 +204,7 @@ def text_plot(name: str, values: list[float], width: int = 60, height: int = 10)
 
 
 def _draw(epochs: list[int], curves: Mapping[str, list[float]], path: Path) -> None:
-    """One panel for each number, with its validation."""
+    """Draw one panel for each number, together with its validation values."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

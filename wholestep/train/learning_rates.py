@@ -27,7 +27,8 @@ def resolve_schedule(
 
     `modes` maps metrics to "min" or "max", for plateaus that monitor one without a mode of their own.
     """
-    from wholestep.schedules import Planned, ReduceOnPlateau, TorchSchedule  # these bring every schedule along
+    # imported here because they import all schedules
+    from wholestep.schedules import Planned, ReduceOnPlateau, TorchSchedule
 
     if isinstance(schedule, Mapping):
         return {name: resolve_schedule(s, epochs, steps_per_epoch, modes) for name, s in schedule.items()}

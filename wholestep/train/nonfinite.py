@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("wholestep")
 
 POLICIES = ("raise", "skip", "ignore")
-LARGEST = 16 << 20  # bytes: larger states are not copied
+LARGEST = 16 << 20  # bytes; larger states are not copied
 PAUSE = 2.0  # the least number of seconds between two copies
 SHARE = 0.005  # the largest fraction of time that copies take
-SHOWN = 3  # names in a message
-EXPLODED = 1000.0  # a mean loss above 1000 · (1 + |first loss|) is warned about
+SHOWN = 3  # the most names in a message
+EXPLODED = 1000.0  # a mean loss above 1000 · (1 + |first loss|) causes a warning
 
 
 def policy_of(asked: str | None, session: Session) -> str:
@@ -113,7 +113,7 @@ class LossWatch:
         return Position(before.epoch, after.step, total, count)
 
     def end_epoch(self, stats: EpochStats, *, last: bool) -> None:
-        """NonFiniteError if the last update of an epoch made parameters non-finite, which no loss shows yet."""
+        """Raise NonFiniteError if the last update of an epoch made parameters non-finite, which no loss shows yet."""
         odd = any(isinstance(v, float) and not math.isfinite(v) for v in stats.logs.values())
         if self.policy == "raise" and (odd or last) and (names := nonfinite_states(self.trainer.session)):
             at = Position(stats.epoch + 1)
@@ -154,7 +154,7 @@ class LossWatch:
                 why = self._replay_steps(at, made)
             elif made:
                 why = Cause(_of_inputs(self._batch(at)))
-        except Exception as error:  # also of the user's data: the error about the loss is still raised
+        except Exception as error:  # an error in the user's data, for example, must not hide the error about the loss
             log.info("the step could not be repeated: %s", error)
         if self._copy:
             weights = f"The weights are restored to those before that step{where}."
@@ -184,7 +184,7 @@ class LossWatch:
         return Cause() if nonfinite_states(session) else self._of_update(before)
 
     def _of_update(self, at: Position) -> Cause:
-        """The cause of an update that made parameters non-finite although its loss is finite."""
+        """The cause if an update made parameters non-finite although its loss was finite."""
         batch, step = self._batch(at), f"the update before it, step {at.step} of epoch {at.epoch}"
         bad = [n for n, s in self.trainer.session.gradient_stats(batch).items() if not s.is_finite]
         if not bad:
@@ -200,7 +200,7 @@ class LossWatch:
             return Cause(str(origin), origin.place)
         if why := _of_inputs(batch):
             return Cause(why)
-        # The step is finite in NumPy: only the order of additions of the compiled step overflows.
+        # In NumPy the step is finite: it overflows only in the compiled step's order of additions.
         for name, stats in self.trainer.session.activation_stats(batch).items():
             if not stats.is_finite:
                 return Cause(f"the first output that is not finite is that of {name!r}; inputs and parameters are")

@@ -23,7 +23,7 @@ from wholestep.train.config import TrainConfig
 
 
 class Loader(Protocol):
-    """What `Trainer.train` needs of its data."""
+    """The methods of a loader that `Trainer.train` uses."""
 
     def shuffle(self, epoch: int, /) -> None: ...
 
@@ -39,21 +39,20 @@ class StepSource:
         self.session, self.config = session, config
         self.step_options = session._programs.step_options
         self.accumulate = self.step_options.batches_per_update
-        self.unchanged: DataCache | None = None  # of a run whose data does not change between epochs
+        self.unchanged: DataCache | None = None  # cache for data that does not change between the epochs of a run
 
     def prepare(self, loader: Loader) -> None:
-        """Compile and copy before the first epoch, so that this is not part of its time."""
+        """Compile and copy before the first epoch, so that its measured time does not include this."""
         table = arrays_of(loader)
         if table is not None and isinstance(loader, DataLoader) and self.unchanged is not None:
             self.session.prepare_to_run(self.named_table(table), self.rows_of_update(loader), self.unchanged)
 
     def count(self, loader: Loader) -> int | None:
-        """Updates of an epoch; None if the loader has no length."""
+        """The number of updates in an epoch; None if the loader has no length."""
         return updates_of(loader, self.accumulate)
 
     def check_sizes(self, loader: Loader) -> None:
-        """InputError if batches are too large for the session, or the last update is too small, as one row for batch
-        norm."""
+        """Raise InputError if batches exceed the capacity, or the last update is too small, e.g. for batch norm."""
         if not isinstance(loader, DataLoader) or isinstance(loader.source, Stream):
             return
         inputs, rows = self.session._programs.main.inputs, self.rows_of_update(loader)
@@ -70,14 +69,14 @@ class StepSource:
         loader.seek(epoch, min(update * self.accumulate, len(loader)))
 
     def rows_of_update(self, loader: DataLoader) -> int:
-        """Rows of a complete update."""
+        """The number of rows of a complete update."""
         return rows_of_batch(loader) * self.accumulate
 
     def of_epoch(
         self, loader: Loader, epoch: int, start: int, every: int | None, pause: int | None = None
     ) -> Iterator[StepRange]:
         """The updates of an epoch from `start` on, `every` at a time at most and none past a multiple of `pause`."""
-        if start == self.count(loader):  # resumed where an epoch's steps were done and nothing was measured yet
+        if start == self.count(loader):  # resumed after an epoch's last step, before its metrics were computed
             self.session.state.epoch = epoch + 1
             return iter(())
         table = arrays_of(loader)
@@ -112,7 +111,7 @@ class StepSource:
         return chain.from_iterable(parts)
 
     def _single(self, loader: Loader, epoch: int, start: int) -> Iterator[StepRange]:
-        """One update per call."""
+        """The updates of an epoch, one per call."""
         session = self.session
         updates = self._updates(loader, epoch, start)
         if not start:
@@ -143,7 +142,7 @@ class StepSource:
             yield named
 
     def _join_batches(self, batches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """One batch with the rows of several."""
+        """Concatenate the rows of several batches."""
         if len(batches) == 1:
             return batches[0]
         if self.step_options.per_micro_batch:
@@ -158,7 +157,7 @@ class StepSource:
             ) from None
 
     def _need_micro_batches(self, batches: Sequence[Mapping[str, Any]]) -> None:
-        """InputError unless the session splits the joined rows into the same batches, as per_micro_batch needs."""
+        """Raise InputError unless the session splits the joined rows into the same batches, for per_micro_batch."""
         rows = [_rows(batch) for batch in batches]
         sizes = self.session._programs.need("accumulate").definition.rows_in(batches[0])
         capacity = rows[0] if sizes is None else sizes[1] // self.step_options.accumulate
@@ -204,7 +203,7 @@ def _batches(loader: Loader, epoch: int, start: int) -> Iterator[Any]:
 
 
 def updates_of(loader: Loader, accumulate: int) -> int | None:
-    """Updates of an epoch; None if the loader has no length."""
+    """The number of updates in an epoch; None if the loader has no length."""
     try:
         return -(-len(loader) // accumulate)  # type: ignore[arg-type]
     except (TypeError, UsageError):
@@ -212,7 +211,7 @@ def updates_of(loader: Loader, accumulate: int) -> int | None:
 
 
 def need_batches(loader: Loader) -> None:
-    """InputError for an epoch without a batch."""
+    """Raise InputError for an epoch without a batch."""
     if updates_of(loader, 1) != 0:
         return
     if isinstance(loader, DataLoader) and loader.drop_last:
@@ -224,7 +223,7 @@ def need_batches(loader: Loader) -> None:
 
 
 def rows_of_batch(loader: DataLoader) -> int:
-    """Rows of a full batch, at most all rows of the data."""
+    """The number of rows of a full batch, at most all rows of the data."""
     table = loader.arrays()
     return loader.batch_size if table is None else min(loader.batch_size, len(table))
 

@@ -1,4 +1,4 @@
-"""The training loop: epochs over data, callbacks in between.  It reads from top to bottom."""
+"""The training loop: epochs over data, with callbacks between steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from wholestep.train.worker_sync import agree, end_together
 
 log = logging.getLogger("wholestep")
 
-SKIPPED = "skipped_steps"  # in the logs of an epoch
+SKIPPED = "skipped_steps"  # key in the logs of an epoch
 
 
 class Trainer:
@@ -87,7 +87,7 @@ class Trainer:
         self._resumed = checkpoint.position
 
     def train(self, loader: Loader, epochs: int, first: int = 0, start: int = 0) -> TrainHistory:
-        """Train for `epochs` epochs (from epoch `first`, of which `start` steps are done); the history.
+        """Train for `epochs` epochs, starting at step `start` of epoch `first`; return the history.
 
         Ctrl-C, SIGTERM and SIGHUP in a run with checkpoints finish the current steps, save, and exit.
         """
@@ -103,12 +103,12 @@ class Trainer:
         check_horizons(self.session, epochs, steps, begin.epoch)
         self._need_pauses(steps)
         self.feed.check_sizes(loader)
-        if self.validation is not None and begin.epoch < epochs:  # before the first epoch
+        if self.validation is not None and begin.epoch < epochs:  # checked before the first epoch
             self.session.prepare_to_evaluate(self.feed.named_table(self.validation))
         run = self._run = self._new_run(loader, epochs, begin)
         self._resumed = None
         self._watch = LossWatch(self, loader, self._watch.policy)
-        # User-defined callbacks may change the data between epochs; ours do not, so that it is validated once.
+        # User-defined callbacks may change the data between epochs; built-in ones do not, so that it is validated once.
         self.feed.unchanged = DataCache() if self.callbacks.are_ours else None
         with finish_before_exit(run):
             try:
@@ -126,8 +126,8 @@ class Trainer:
                     self._end_epoch(run, stats)
             except BaseException as error:
                 run.stop(f"{type(error).__name__}: {error}")
-                run.stopped_by = run.asked  # independent of the other workers
-                # A failing worker cannot check that the others' states are of the same step.
+                run.stopped_by = run.asked  # decided by this worker alone
+                # A failing worker cannot verify that the states of the others are of the same step.
                 worth_keeping = isinstance(error, Exception) and not isinstance(error, NonFiniteError) and not run.group
                 self.callbacks.fail(run, error, save=worth_keeping and run.position != run.began)
                 raise
@@ -186,7 +186,7 @@ class Trainer:
         self.callbacks.on_safe_point()
 
     def train_epoch(self, loader: Loader, epoch: int, start: int = 0) -> EpochStats:
-        """One epoch; `partial` if a callback stopped it."""
+        """Train one epoch; the result is `partial` if a callback stopped it."""
         if self._run is None:
             loader = _with_own_position(loader)
         run = self._run or self._new_run(loader, epoch + 1, Position(epoch, start))
@@ -225,7 +225,7 @@ class Trainer:
         return self._stats(at, skipped, held=held)
 
     def _stops(self, run: Run) -> bool:
-        """Does training end here?  Before `min_epochs` are done only a signal ends it."""
+        """Does training end here?  Before `min_epochs` epochs only a signal ends it."""
         return bool(run.stopped_by) and (run.interrupted or run.position.epoch >= self.config.min_epochs)
 
     # -- validation inside an epoch --------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class Trainer:
         run.logs = {}
 
     def steps(self, loader: Loader, epoch: int, start: int, every: int | None) -> Iterator[tuple[Any, Any]]:
-        """Losses and rows of the steps of an epoch, in slices of at most `every` steps."""
+        """The losses and row counts of the steps of an epoch, in slices of at most `every` steps."""
         for part in self.feed.of_epoch(_with_own_position(loader), epoch, start, every):
             yield part.losses, part.rows
 
@@ -290,7 +290,7 @@ class Trainer:
         return run.steps_per_epoch is not None and steps >= run.steps_per_epoch
 
     def _measure(self, held: Table | None) -> dict[str, Value]:
-        """The metrics of the epoch, and of the validation data; those that are arrays as lists."""
+        """The metrics of the epoch and of the validation data; arrays are converted to lists."""
         metrics = dict(self.session.metrics())
         if held is not None:
             measured = self.session.evaluate_together(self.feed.named_table(held))
@@ -298,7 +298,7 @@ class Trainer:
         return {name: np.asarray(value).tolist() if np.ndim(value) else float(value) for name, value in metrics.items()}
 
     def _so_far(self) -> dict[str, Value]:
-        """The metrics of the epoch so far, and the rates."""
+        """The metrics of the epoch so far, and the learning rates."""
         return {**self._measure(None), **rate_used(self.session, self.session.state.epoch)}
 
     def _names(self) -> tuple[str, ...]:
@@ -308,18 +308,18 @@ class Trainer:
         return (*names, *held, *skipped, *self._scale(), *rate_used(self.session, 0))
 
     def _scale(self) -> dict[str, Value]:
-        """The loss scale, if there is one."""
+        """The loss scale; empty without one."""
         scale = self.session.loss_scale
         return {} if scale is None else {LOSS_SCALE: scale}
 
     @property
     def _skips(self) -> bool:
-        """May a step be skipped?"""
+        """Can a step be skipped?"""
         return self._watch.policy == "skip" or self.session.loss_scale is not None
 
 
 def check_epochs(epochs: object) -> None:
-    """OptionError unless it is an integer of at least 0."""
+    """Raise OptionError unless it is an integer of at least 0."""
     if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 0:
         raise OptionError(f"epochs={epochs!r}: expected an integer, 0 or more.")
 
@@ -330,9 +330,11 @@ def _with_own_position(loader: Loader) -> Loader:
 
 
 def _advance(at: Position, losses: Any, rows: Any) -> Position:
-    """The position after some steps.  Losses are added one by one, so that slices change no bit."""
+    """The position after some steps.  Losses are added one by one, so that the division into slices does not change the
+    sum.
+    """
     total, count = at.loss_sum, at.rows
-    for loss, size in zip(losses.tolist(), rows.tolist(), strict=True):  # for a few values faster than NumPy
+    for loss, size in zip(losses.tolist(), rows.tolist(), strict=True):  # for few values this is faster than NumPy
         total += loss * size
         count += size
     return Position(at.epoch, at.step + len(losses), total, count)

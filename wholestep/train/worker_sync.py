@@ -1,4 +1,4 @@
-"""Synchronisation of workers.
+"""Synchronisation of the workers of a run.
 
 All workers run the same loop.  Local decisions (by the clock, by a signal, in a user-defined callback) are exchanged at
 safe points, where all have made the same steps.
@@ -65,7 +65,7 @@ def quieten(callbacks: CallbackList) -> None:
 
 
 def as_launched(run: Experiment) -> Experiment:
-    """In a launched process: the run with its workers, resumed after a restart of the job."""
+    """The run with its workers in a launched process, resumed after a restart of the job."""
     launch = read_launch()
     if launch is None:
         return run
@@ -117,7 +117,7 @@ def begin_together(trainer: Trainer, loader: DataLoader) -> None:
     from wholestep.distributed.digest import need_same
 
     need_same(group, trainer.session, loader, trainer.started_with, trainer.validation)
-    place = group.grid.place(DATA, group.rank)
+    place = group.grid.coordinate(DATA, group.rank)
     loader.own = RankRows(place, group.grid.data, loader.batch_size)
     if group.rank != 0:
         quieten(trainer.callbacks)

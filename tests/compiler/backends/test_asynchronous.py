@@ -474,7 +474,7 @@ def test_gradients_that_are_not_finite(policy: str) -> None:
 
 
 def test_a_loss_that_is_no_number_ends_a_run_and_says_which_step() -> None:
-    with pytest.raises(ws.errors.NonFiniteError, match=r"the loss of step 2 of epoch 0.*weights are put back"):
+    with pytest.raises(ws.errors.NonFiniteError, match=r"the loss of step 2 of epoch 0.*weights are restored"):
         fitted("later", optimizer=ws.SGD(lr=1e38), metrics=[])
 
 

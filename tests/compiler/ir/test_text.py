@@ -168,7 +168,7 @@ def test_damage_is_named(old, new, text):
 
 
 def test_what_follows_a_graph_is_refused():
-    with pytest.raises(GraphError, match="expected nothing more, received 'graph'"):
+    with pytest.raises(GraphError, match="expected the end of the text, received 'graph'"):
         parse_graph(GOLDEN + GOLDEN)
 
 

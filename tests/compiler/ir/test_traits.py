@@ -34,7 +34,7 @@ def test_no_file_spells_a_trait_again() -> None:
         for line, names in literal_names(ast.parse(path.read_text()))
         if names in spelled
     ]
-    assert not found, "query the table of ops, having(Trait....), instead: " + "; ".join(found)
+    assert not found, "query the table of ops, ops_with(Trait....), instead: " + "; ".join(found)
 
 
 def test_a_spelled_trait_would_be_seen() -> None:

@@ -156,9 +156,9 @@ def test_another_number_of_processes_than_were_started_is_refused(monkeypatch: p
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"count": 0}, "count is a whole number of at least 1; received 0"),
-        ({"count": True}, "count is a whole number of at least 1; received True"),
-        ({"restarts": -1}, "restarts is a whole number of at least 0; received -1"),
+        ({"count": 0}, "count is an integer of at least 1; received 0"),
+        ({"count": True}, "count is an integer of at least 1; received True"),
+        ({"restarts": -1}, "restarts is an integer of at least 0; received -1"),
         ({"engine": "gloo"}, "engine='gloo'; expected one of 'mpi', 'nccl', 'ray'"),
         ({"shard": "all"}, "shard='all'; expected 'optimizer', or None"),
         ({"timeout": 0}, "timeout is a number of seconds above 0; received 0"),

@@ -45,7 +45,7 @@ def test_a_program_without_a_script_is_refused(tmp_path: Path) -> None:
         "ray.this_program(ws.Workers(2, engine='ray', checkpoint='a'))"
     )
     done = subprocess.run([sys.executable, "-c", said], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "starts this program's script again on every worker, and there is none" in done.stderr
+    assert "starts this program's script again on every worker, but it has no file" in done.stderr
 
 
 def test_ranks_are_started_as_this_program_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ COUNTS = (1, 3000, 200_004)
 
 
 def check(grid: ProcessGrid, axis: str, count: int) -> None:
-    group, beside = grid.along[axis], list(grid.grid.beside(axis, grid.rank))
+    group, beside = grid.along[axis], list(grid.grid.group(axis, grid.rank))
     assert group.numbers == beside
     given = parts(count * group.size, "float32", grid.size, seed=count)  # of all ranks, by their number
     own, total = given[grid.rank].copy(), tree_sum([given[r] for r in beside])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import wholestep as ws
+from tests.metrics.groups import OF_NUMBERS
 from tests.support.compilers import quick
 from wholestep.metrics.table import METRICS
 
@@ -96,9 +97,6 @@ def numbers(**where: Any) -> tuple[ws.nn.Module, ws.TrainHistory]:
     model, data = ws.nn.Sequential(ws.nn.Linear(6, 1)), (drawn(29, 6), drawn(29, 1, seed=1))
     metrics = [*OF_NUMBERS, ws.metrics.OverEpoch(median_error)]
     return model, fit(model, data, loss="mse", metrics=metrics, validation=0.4, batch_size=4, accumulate=2, **where)
-
-
-OF_NUMBERS = ("mse", "rmse", "mae", "mape", "r2", "explained_variance", "pearson", "spearman", "loss")
 
 
 class Items:

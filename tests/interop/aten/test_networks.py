@@ -315,7 +315,7 @@ def test_damaged_networks_are_refused(modes: Any, tmp_path: Path) -> None:
         with pytest.raises(ws.errors.CheckpointError, match=said):
             ws.load_network(damaged)
     damaged.write_bytes(data[: len(data) // 2])
-    with pytest.raises(ws.errors.CheckpointError, match="not a whole safetensors file"):
+    with pytest.raises(ws.errors.CheckpointError, match="not a complete safetensors file"):
         ws.load_network(damaged)
     ws.nn.Linear(2, 2).save(damaged)
     with pytest.raises(ws.errors.CheckpointError, match="holds weights and no network"):

@@ -57,12 +57,12 @@ ANSWERED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "predict(steps=)": (
         lambda: mlp().predict(X, steps=3),
         UsageError,
-        r"steps=3 is not taken: .*model\.predict\(x\[:n\]\)",
+        r"steps=3 is not supported: .*model\.predict\(x\[:n\]\)",
     ),
     "evaluate(steps=)": (
         lambda: mlp().evaluate(X, Y, loss="mse", steps=3),
         UsageError,
-        "steps=3 is not taken: all rows",
+        "steps=3 is not supported: all rows",
     ),
     "evaluate without a loss": (
         lambda: mlp().evaluate(X, Y),

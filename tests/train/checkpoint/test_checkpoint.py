@@ -167,7 +167,7 @@ def test_resume_true_starts_where_there_is_nothing_yet(tmp_path: Path) -> None:
     first = fit(model(), checkpoint=tmp_path / "run", resume=True, epochs=1)
     assert len(first) == 1
     assert len(fit(model(), checkpoint=tmp_path / "run", resume=True, epochs=2)) == 2
-    with pytest.raises(ws.errors.UsageError, match="resume=True goes on from the folder that checkpoint= names"):
+    with pytest.raises(ws.errors.UsageError, match="resume=True resumes from the folder that checkpoint= names"):
         fit(model(), resume=True)
     with pytest.raises(ws.errors.CheckpointError, match=r"there is no checkpoint in .*absent; expected folders like"):
         fit(model(), resume=tmp_path / "absent")

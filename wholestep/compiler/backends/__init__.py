@@ -1,1 +1,1 @@
-"""Devices, a folder or a file each: what `compiler/backend.py` describes."""
+"""The device backends, one folder or file each; `compiler/backend.py` defines their interface."""

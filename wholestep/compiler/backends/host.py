@@ -1,4 +1,4 @@
-"""The import path of version 0.1 for backends of one's own; `common/numpy_program.py` defines these names."""
+"""The import path of version 0.1 for external backends; `common/numpy_program.py` defines these names."""
 
 from wholestep.compiler.backends.common.numpy_program import HostDevice as HostDevice
 from wholestep.compiler.backends.common.numpy_program import HostProgram as HostProgram

@@ -38,7 +38,7 @@ class NullProgram(ProgramBase):
         return _refuse("cannot run")
 
     def wait(self) -> None:
-        """Returns at once: nothing was started."""
+        """Return at once: nothing was started."""
 
     def loss(self) -> float:
         return _refuse("has no loss")
@@ -55,7 +55,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 class NullDevice:
-    """Plans for a target that this machine need not have."""
+    """The null device for one target, which this machine need not have."""
 
     runs = False
 

@@ -49,7 +49,7 @@ def gradients(loss: Tensor, params: Any) -> Any:
 
 
 class OneGradient(list[Tensor]):
-    """The list of the gradient of one tensor; whoever takes it for the gradient itself is answered."""
+    """The gradients of a list of one tensor; use as if it were a single gradient raises an error with the remedy."""
 
     def _refuse(self, *_: object) -> NoReturn:
         name = self[0].name.removesuffix(".grad") or "x"

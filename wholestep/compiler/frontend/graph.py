@@ -68,7 +68,7 @@ class Graph:
         self._update_numbers: dict[str, Node] = {}
         self.sessions: WeakSet[Any] = WeakSet()  # sessions that run this graph: setting a scalar reaches all of them
         self.clocks = UpdateCounters()
-        self.modules: Any = None  # modules that were called in it: see nn/module/trace.py
+        self.modules: Any = None  # modules that were called in this graph: see nn/module/trace.py
         self.owners: dict[str, Any] = {}  # state name -> the parameter of a module that it stores
         self.recorded_by: Any = None  # the function that a @ws.step decorates
         self.meanings: dict[Node, Any] = {}  # how losses interpret scores (logits, ...), for metrics of the same
@@ -229,7 +229,7 @@ class Graph:
         """`ws.random_normal`"""
         return fn.random_normal(self, shape, mean, std, dtype)
 
-    if not TYPE_CHECKING:  # which would take every name for one of ours
+    if not TYPE_CHECKING:  # type checkers would accept every name as an attribute
 
         def __getattr__(self, name: str) -> Any:
             return interop.foreign_attribute("a graph", self, name, "'Graph' object")

@@ -2,7 +2,7 @@
 
 A constructor only describes; `materialize` draws the numbers, a function of (seed, network, name) alone.  "fan-in"
 counts all axes but the last, "fan-out" is the last: weights multiply from the right, `x @ w`.  Layers store weights as
-torch does, (outputs, inputs, ...), and say so: `outputs_first` makes a description of theirs of it.
+torch does, (outputs, inputs, ...); `outputs_first` converts a description for this layout.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ def orthogonal(gain: float = 1.0) -> Initializer:
 
 
 def default(shape: Shape) -> Initializer:
-    """What `g.parameter` uses: Kaiming-uniform for two or more axes, else zeros."""
+    """The default of `g.parameter`: Kaiming-uniform for two or more axes, else zeros."""
     return kaiming_uniform() if len(shape) >= 2 else zeros()
 
 
 def as_initializer(init: object) -> Initializer:
-    """From what users write: an initialiser, a number, an array of values."""
+    """The initialiser for a user's argument: an initialiser, a number or an array of values."""
     if isinstance(init, Initializer):
         return init
     if isinstance(init, int | float | np.integer | np.floating):
@@ -151,7 +151,7 @@ def as_initializer(init: object) -> Initializer:
 
 
 def outputs_first(init: Initializer, shape: StaticShape) -> Initializer:
-    """The same for a weight (outputs, inputs, ...): its fans are computed as in torch, and its rows are orthogonal."""
+    """The initialiser for a weight (outputs, inputs, ...): fans are computed as in torch, and rows are orthogonal."""
     if init.kind not in _MATRIX_KINDS or len(shape) < 2:
         return init
     if init.kind == "orthogonal":
@@ -169,11 +169,11 @@ class InitialValue:
     dtype: DType
     seed: int
     name: str
-    network: int = 0  # which network of the process it belongs to, among those drawn without a seed of their own
+    network: int = 0  # number of its network among those of the process that are drawn without a seed of their own
 
     @property
     def key(self) -> str:
-        """The key of its random numbers; together with the seed it determines them."""
+        """The key of the value's random numbers; key and seed together determine them."""
         return _key_of(self.name, self.network)
 
     @property
@@ -204,14 +204,14 @@ def _key_of(name: str, network: int) -> str:
 
 
 def is_random(init: Initializer) -> bool:
-    """Does the first value depend on the seed?"""
+    """Does the initial value depend on the seed?"""
     return init.kind not in ("constant", "values")
 
 
 def materialize(
     init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str, network: int = 0
 ) -> NumpyArray:
-    """The first value of the state called `name`.
+    """The initial value of the state called `name`.
 
     Drawn piece by piece: the intermediate values of all elements would take twenty times the bytes of the weight.
     """
@@ -230,7 +230,7 @@ def materialize(
 
 
 def _draw_piece(out: NumpyArray, first: int, value: InitialValue) -> None:
-    """Fills `out` with the elements of a first value from `first` on."""
+    """Fills `out` with the elements of an initial value, from element `first` on."""
     formula, init = value.formula, value.init
     if formula is not None and formula.normal and value.dtype == float32:
         random.write_normals(out, value.seed, value.key, first, formula)
@@ -243,7 +243,7 @@ ZERO_ROW = "_but_a_row"  # suffix of the kind; the row is the last argument
 
 
 def with_zero_row(init: Initializer, row: int) -> Initializer:
-    """The same, but for one row of zeros."""
+    """The same description with one row of zeros."""
     return Initializer(init.kind + ZERO_ROW, (*init.args, float(row)))
 
 
@@ -253,7 +253,7 @@ def is_zero(init: Initializer) -> bool:
 
 
 def check_fits(init: Initializer, shape: StaticShape, name: str) -> None:
-    """An error if a description cannot initialise a shape."""
+    """Raise an error if a description cannot initialise a shape."""
     if init.kind == "values" and len(init.args) != math.prod(shape):
         fail(
             ShapeError, f"{name!r} has {math.prod(shape)} elements, shape {shape}; init holds {len(init.args)} values."
@@ -324,7 +324,7 @@ def _spread_formula(kind: str) -> Callable[..., random.Formula]:
     return formula
 
 
-# Kinds whose elements are each an affine function of one random number.
+# The kinds in which each element is an affine function of one random number.
 _FORMULAS: dict[str, Callable[..., random.Formula]] = {
     "normal": lambda fans, mean, std: random.Formula(True, std, mean),
     "uniform": lambda fans, low, high: random.Formula(False, high - low, low),

@@ -1,4 +1,4 @@
-"""Precision of matmuls and convolutions, and those that stay in float32 whatever the session's precision (autocast)."""
+"""Precision of matmuls and convolutions (autocast), and how some of them are pinned to float32."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ def _unwrap(operand: object) -> Node | Literal:
 
 
 def as_tensor(value: Operand) -> Tensor:
-    """A tensor as it is; a number, an array or a Dim as a constant or size that belongs to no graph yet."""
+    """A tensor unchanged; a number, an array or a Dim as a constant or size that belongs to no graph yet."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, list | tuple) and any(isinstance(item, Tensor) for item in value):

@@ -34,7 +34,7 @@ def record_for_layer(layer: str) -> Iterator[None]:
 
 @contextmanager
 def record_at_line(line: SourceLine | None) -> Iterator[None]:
-    """Nodes recorded inside, and errors, get this source line: that of a network being imported."""
+    """Nodes and errors inside get this source line, such as a line of a network that is being imported."""
     token = _LINE.set(line)
     try:
         yield
@@ -64,7 +64,7 @@ def locate(error: E) -> E:
     """The same error with the user's line appended, unless it already has one."""
     if _MARK in str(error):
         return error
-    return type(error)(f"{error}{user_line().shown}")
+    return type(error)(f"{error}{user_line().error_note}")
 
 
 def fail(kind: type[WholestepError], text: str) -> NoReturn:
@@ -72,7 +72,7 @@ def fail(kind: type[WholestepError], text: str) -> NoReturn:
 
 
 class located:  # noqa: N801  (reads as a phrase: `with located():`)
-    """Errors raised inside show the user's line.
+    """Context manager: errors raised inside show the user's line.
 
     A class, because @contextmanager would add a frame of `contextlib` between this one and the user's.
     """

@@ -25,28 +25,28 @@ NONE = Attrs()
 
 @dataclass(frozen=True)
 class NamedAttrs(Attrs):
-    """Of leaves that have a name."""
+    """The attributes of leaves that have a name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class AxisAttrs(Attrs):
-    """Of ops along one axis."""
+    """The attributes of ops along one axis."""
 
     axis: int
 
 
 @dataclass(frozen=True)
 class GraphAttrs(Attrs):
-    """Of ops that hold a graph."""
+    """The attributes of ops that contain a graph."""
 
     graph: IRGraph
 
 
 @dataclass(frozen=True)
 class ReduceAttrs(Attrs):
-    """Of reductions over some axes."""
+    """The attributes of reductions over some axes."""
 
     axes: tuple[int, ...]
 
@@ -83,13 +83,13 @@ class InputAttrs(NamedAttrs):
 
 @dataclass(frozen=True)
 class StateAttrs(NamedAttrs):
-    """For `parameter` (has a gradient) and `state` (has none)."""
+    """The attributes of `parameter` (a state with a gradient) and `state` (one without)."""
 
     type: TensorType
     init: Initializer
-    by_columns: bool = False  # matmuls read it transposed (`x @ w.T`), so that a backend may store it transposed
+    by_columns: bool = False  # do matmuls read the state transposed (`x @ w.T`)?  Then a backend may store it so
     parts: int = 0  # ranks of the data axis that may each store a shard; once `whole` is set, `type` is that of a shard
-    whole: Shape = ()  # of a shard: the shape of the full state, as the user sees it
+    whole: Shape = ()  # a shard only: the shape of the full state, as the user sees it
     split: tuple[int, ...] = ()  # a `state_partition.Cut` along the model axis
 
 
@@ -253,7 +253,7 @@ class ScanAttrs(GraphAttrs):
 
 @dataclass(frozen=True)
 class SoftmaxAttrs(AxisAttrs):
-    """For `softmax`, `log_softmax` and `logsumexp`."""
+    """The attributes of `softmax`, `log_softmax` and `logsumexp`."""
 
 
 @dataclass(frozen=True)
@@ -263,11 +263,11 @@ class GeluAttrs(Attrs):
 
 @dataclass(frozen=True)
 class NormAttrs(Attrs):
-    """For `layer_norm` and `rms_norm` (over the last axis), `batch_norm` (over all axes but the second) and their
-    gradients."""
+    """Attributes of `layer_norm` and `rms_norm` (over the last axis), `batch_norm` (over all axes but the second), and
+    of their gradients."""
 
     eps: float
-    per_worker: bool = False  # of `batch_norm`: statistics of each rank's own rows, not of the global batch
+    per_worker: bool = False  # `batch_norm` only: statistics of each rank's own rows, not of the global batch
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ class AttentionAttrs(Attrs):
 
 @dataclass(frozen=True)
 class GroupAttrs(Attrs):
-    """For a collective: the number of ranks if its type depends on it (otherwise 0: any number).
+    """The attributes of a collective: the number of ranks if its type depends on it (otherwise 0: any number).
 
     `axis` is the mesh axis (mesh.py) of the participating ranks.
     """
@@ -315,7 +315,7 @@ class GroupAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ExchangeAttrs(Attrs):
-    """For a bucket of collectives of one kind along one mesh axis."""
+    """The attributes of a bucket of collectives of one kind along one mesh axis."""
 
     kind: str
     ranks: int = 0
@@ -324,14 +324,14 @@ class ExchangeAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ConvAttrs(Attrs):
-    """For `conv2d`: x (N, C, H, W), weight (O, C / groups, KH, KW); all pairs are (vertical, horizontal).
+    """The attributes of `conv2d`: x (N, C, H, W), weight (O, C / groups, KH, KW); all pairs are (vertical, horizontal).
 
     `last` selects the channels-last layout of both: x (N, H, W, C) and weight (O, KH, KW, C / groups).
     """
 
     stride: tuple[int, ...]
     low: tuple[int, ...]  # zero padding: rows above and columns left of the image
-    high: tuple[int, ...]  # and below and right of it
+    high: tuple[int, ...]  # zero padding: rows below and columns right of the image
     dilation: tuple[int, ...]
     groups: int
     last: bool
@@ -339,7 +339,7 @@ class ConvAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ConvGradAttrs(Attrs):
-    """For the two adjoints of a convolution: its attributes, and the height and width of the result."""
+    """The attributes of the two adjoints of a convolution: its attributes, and the height and width of the result."""
 
     stride: tuple[int, ...]
     low: tuple[int, ...]
@@ -356,7 +356,7 @@ class ConvGradAttrs(Attrs):
 
 @dataclass(frozen=True)
 class PoolAttrs(Attrs):
-    """For `max_pool2d` and its index: padding is never the maximum."""
+    """The attributes of `max_pool2d` and of its index: padding is never the maximum."""
 
     window: tuple[int, ...]
     stride: tuple[int, ...]
@@ -367,7 +367,7 @@ class PoolAttrs(Attrs):
 
 @dataclass(frozen=True)
 class PoolGradAttrs(Attrs):
-    """For the adjoint of max pooling: the pool's attributes, and the height and width of its input."""
+    """The attributes of the adjoint of max pooling: the pool's attributes, and the height and width of its input."""
 
     window: tuple[int, ...]
     stride: tuple[int, ...]
@@ -383,7 +383,7 @@ class PoolGradAttrs(Attrs):
 
 @dataclass(frozen=True)
 class PooledConvAttrs(Attrs):
-    """For a convolution's adjoints, computed directly from the gradient of the pool that follows it.
+    """The attributes of a convolution's adjoints, computed directly from the gradient of the pool that follows it.
 
     Requires stride and dilation 1, one group, pool windows that tile their input, and channels-last layout.
     """

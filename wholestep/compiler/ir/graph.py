@@ -29,7 +29,7 @@ class SourceLine:
         return f"{self.file}:{self.line}"
 
     @property
-    def shown(self) -> str:
+    def error_note(self) -> str:
         """The text for an error message: the location and the source line."""
         import linecache  # imported lazily: needed for errors only
 
@@ -47,7 +47,7 @@ class Node:
     ) -> None:
         self.op, self.inputs, self.attrs, self.name, self.line = op, tuple(inputs), attrs, name, line
         self.result: Type = OPS[op].infer(tuple(i.result for i in self.inputs), attrs)
-        # Depends on runtime scalars, sizes and constants only: evaluated in float64 by the step's scalar prologue.
+        # Depends on runtime scalars, sizes and constants only?  Then the scalar prologue evaluates it in float64.
         self.host = _is_host(self)
 
     @property
@@ -78,7 +78,7 @@ class Node:
 
     @property
     def is_state(self) -> bool:
-        """Is it a leaf whose values persist across steps?"""
+        """Is the node a leaf whose values persist across steps?"""
         return self.op in STATES
 
     @property
@@ -208,7 +208,7 @@ class IRGraph:
         return {n for n, users in self.consumers().items() if len(users) == 1} - set(self.roots)
 
     def with_roots(self, roots: Iterable[Node], inputs: Iterable[Node] | None = None) -> IRGraph:
-        """The same names of outputs and updates, computed by other nodes; `inputs` default to this graph's."""
+        """The graph with other nodes for the same outputs and updates; `inputs` default to this graph's."""
         node = iter(roots)
         return IRGraph(
             tuple(Output(o.name, next(node)) for o in self.outputs),

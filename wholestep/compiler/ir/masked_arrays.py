@@ -1,4 +1,4 @@
-"""What is no plain array, refused wherever arrays come in: masked arrays, sparse matrices, data sets."""
+"""Rejects values that are not plain arrays wherever users pass arrays: masked arrays, sparse matrices, data sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from wholestep.errors import InputError, UsageError
 
 
 def refuse_mask(value: object, what: str) -> None:
-    """Raise where NumPy would drop a mask, see a sparse matrix as one object, or read a data set without end."""
+    """Raise for a masked array (NumPy drops the mask), a sparse matrix (NumPy sees one object) or a data set (NumPy may
+    read it without end)."""
     if type(value) is np.ndarray:
         return
     if is_sparse(value):
@@ -25,7 +26,8 @@ def refuse_mask(value: object, what: str) -> None:
             f"{what} received a data set, {type(value).__name__}, where an array is expected. Give the data set alone, "
             "without labels: its examples have their own."
         )
-    masked_arrays = sys.modules.get("numpy.ma")  # absent until someone has made a masked array; it loads in 2 ms
+    # numpy.ma takes 2 ms to load; if it is not loaded, no masked array exists.
+    masked_arrays = sys.modules.get("numpy.ma")
     if masked_arrays is None or not isinstance(value, masked_arrays.MaskedArray):
         return
     masked = int(masked_arrays.getmaskarray(value).sum())
@@ -37,20 +39,20 @@ def refuse_mask(value: object, what: str) -> None:
 
 
 def is_sparse(value: object) -> bool:
-    """A matrix of scipy.sparse, or one like it."""
+    """Is the value a matrix of scipy.sparse, or of a class like these?"""
     return hasattr(value, "toarray") and hasattr(value, "nnz")
 
 
-_SEQUENCES = ("builtins", "array", "collections")  # range, bytes, deque: they end by themselves
-# How arrays of other libraries are read.
+_SEQUENCES = ("builtins", "array", "collections")  # modules of range, bytes, array and deque, which have an end
+# Attributes by which NumPy reads arrays of other libraries.
 _ARRAYS = ("__array__", "__array_interface__", "__dlpack__", "__arrow_c_array__", "__dataframe__", "detach")
 
 
 def is_data_set(value: object) -> bool:
-    """An object with `len` and `[i]` whose items are examples, as a torch Dataset.
+    """Has the object `len` and `[i]`, and are its items examples, as in a torch Dataset?
 
-    NumPy takes it for a sequence and reads items until one raises IndexError, which need not happen: `len` says how
-    many there are.
+    NumPy treats it as a sequence and reads items until one raises IndexError, which need not happen, although `len`
+    gives their number.
     """
     if isinstance(value, np.ndarray | list | tuple | Mapping | Set | type) or type(value).__module__ in _SEQUENCES:
         return False

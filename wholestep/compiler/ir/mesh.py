@@ -24,15 +24,15 @@ class Mesh:
         """The number of all ranks."""
         return self.data * self.model
 
-    def along(self, axis: str) -> int:
+    def axis_size(self, axis: str) -> int:
         """The number of ranks along an axis."""
         return {DATA: self.data, MODEL: self.model}[axis]
 
-    def place(self, axis: str, rank: int) -> int:
+    def coordinate(self, axis: str, rank: int) -> int:
         """The coordinate of a rank along an axis, from 0."""
         return {DATA: rank // self.model, MODEL: rank % self.model}[axis]
 
-    def beside(self, axis: str, rank: int) -> range:
+    def group(self, axis: str, rank: int) -> range:
         """The ranks of the process group that a rank belongs to along an axis, itself included, by coordinate."""
         if axis == MODEL:
             first = rank - rank % self.model

@@ -31,7 +31,7 @@ class Family(enum.Enum):
     WINDOW = "window"  # convolution, pooling and their adjoints
     RATIO = "ratio"
     CONTROL = "control"  # gradient, item, stop_gradient, by_mode, call, custom_gradient: eliminated before planning
-    LOOP = "loop"  # its body graph runs once per step
+    LOOP = "loop"  # scan: its body graph runs once per step of the loop
     COLLECTIVE = "collective"  # communication between the ranks of a distributed step
     COMPOSITE = "composite"  # has a decomposition into ops of the other families
 
@@ -50,7 +50,7 @@ class Trait(enum.Flag):
     ELEMENTWISE = enum.auto()  # each result element is a function of the operands' elements at the same index
     COMMUTES = enum.auto()  # bitwise commutative; not maximum and minimum, whose zero or NaN depends on the order
     COMPARES = enum.auto()
-    QUOTIENT = enum.auto()  # may be a mean: users write means as plain divisions, too
+    QUOTIENT = enum.auto()  # a quotient, which may be a mean: users write means as divisions, too
     EXACT = enum.auto()  # rewrite rules for floats hold for integers and bools as well
     TRANSCENDENTAL = enum.auto()  # evaluated by a polynomial or longer code: worth wide vectors
     PRODUCT = enum.auto()  # reads half operands directly; accumulates in, and returns, the wider type

@@ -38,7 +38,7 @@ def parse_graph(text: str) -> IRGraph:
     reader = _TokenReader(text)
     graph = _read_graph(reader)
     if reader.kind != "end":
-        raise reader.error(f"expected nothing more, received {reader.token!r}")
+        raise reader.error(f"expected the end of the text, received {reader.token!r}")
     return graph
 
 
@@ -70,7 +70,7 @@ class _TokenReader:
         return token
 
     def skip(self, token: str) -> bool:
-        """Consume this word or mark if it is next; report whether it was."""
+        """Consume the next token if it is this word or mark; returns whether it was."""
         if self.token != token or not token:
             return False
         self.advance()

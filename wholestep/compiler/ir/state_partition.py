@@ -28,7 +28,7 @@ class AxisSplit(NamedTuple):
     axis: int
     blocks: int
     ranks: int
-    widths: tuple[int, ...] = ()  # of the blocks, if they are not all equal
+    widths: tuple[int, ...] = ()  # widths of the blocks, if they are not all equal
 
     @staticmethod
     def of(numbers: Sequence[int]) -> AxisSplit:

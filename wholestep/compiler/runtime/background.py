@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
 
-# Nice value of background work: about half of the CPU share of normal threads.  Not less, since on a busy machine a
-# caller may be waiting for the result.
+# Nice value of background work: about half of the CPU share of normal threads.  A smaller share would delay callers
+# that wait for the result on a busy machine.
 PATIENCE = 3
 
 

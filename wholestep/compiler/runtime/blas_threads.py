@@ -14,7 +14,7 @@ from threading import Lock
 
 import numpy as np
 
-PREFIX = "scipy_openblas"  # of the file and the functions of the library in NumPy's wheels
+PREFIX = "scipy_openblas"  # prefix of the file and the functions of OpenBLAS in NumPy's wheels
 _changing = Lock()
 _users = 0
 _before = 0
@@ -22,7 +22,7 @@ _before = 0
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Use one OpenBLAS thread inside: while other processes use the cores, a product of 1 ms would take 100.
+    """Use one OpenBLAS thread inside: while other processes use the cores, a product of 1 ms would take 100 ms.
 
     Nested and concurrent uses are counted; the last one restores the former number.  Another BLAS is left unchanged.
     """

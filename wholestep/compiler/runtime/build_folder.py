@@ -14,7 +14,7 @@ MIN_AGE = 60.0  # seconds: a folder that was just created may not be locked yet
 
 @contextlib.contextmanager
 def build_folder() -> Iterator[str]:
-    """A new folder, locked while it is in use: a lock ends with its process, whatever ends that."""
+    """A new folder, locked while it is in use: the system releases a lock when its process ends for any reason."""
     import fcntl
     import tempfile
 
@@ -22,7 +22,7 @@ def build_folder() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            with contextlib.suppress(OSError):  # without locks, nobody else can lock it either
+            with contextlib.suppress(OSError):  # on file systems without locks no other process can lock it either
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield folder
         finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-ROUNDS = 6  # of the Feistel network
+ROUNDS = 6  # rounds of the Feistel network
 _WORD = (1 << 64) - 1
 
 

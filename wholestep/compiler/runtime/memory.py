@@ -43,7 +43,7 @@ class Region:
             zeroing = (spares and spares.take(self.size)) or Zeroing(_map_memory(self.size))
             zeroing.finish()
             self._bytes = np.frombuffer(zeroing.mapped, np.uint8)
-            if spares is not None:  # runs when the last view is gone: every view keeps the array alive
+            if spares is not None:  # the finalizer runs after the last view is freed: every view keeps the array alive
                 weakref.finalize(self._bytes, spares.put, zeroing.mapped).atexit = False
         self.address: int = self._bytes.ctypes.data
 
@@ -117,7 +117,7 @@ class Spares:
             self._expected[size].begin()
 
     def take(self, size: int) -> Zeroing | None:
-        """A mapping of exactly this size; None if the pool has none."""
+        """A mapping of exactly this size; None if the pool has no such mapping."""
         if size in self._expected:
             return self._expected.pop(size)
         free_mapping = next((mapped for mapped in self._free or () if len(mapped) == size), None)
@@ -146,7 +146,7 @@ _SPARES: ContextVar[Spares | None] = ContextVar("spares", default=None)
 
 @contextmanager
 def recycle_pages() -> Iterator[None]:
-    """Around a build: let the session reuse mappings that were announced, or that the plan's check made resident."""
+    """Context of a build: the session reuses mappings that were announced, or that the plan's check made resident."""
     spares = Spares()
     outer = _SPARES.set(spares)
     try:
@@ -161,7 +161,7 @@ def _map_memory(size: int) -> mmap.mmap:
     try:
         if size > _machine_bytes():
             raise MemoryError
-        # Private, so that a forked child does not write into its parent's parameters.
+        # The mapping is private, so that a forked child does not write into its parent's parameters.
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError, ValueError, MemoryError):
         raise OutOfMemoryError(f"{size:,} bytes of memory are not available.", size) from None

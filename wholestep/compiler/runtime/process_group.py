@@ -26,7 +26,7 @@ class RankGroup(Protocol):
 
     @property
     def address(self) -> int:
-        """The address of its `ws_group` (native/group.h) along the data axis, for native programs."""
+        """The address of this group's `ws_group` (native/group.h) along the data axis, for native programs."""
 
     @property
     def whole_address(self) -> int:
@@ -49,10 +49,10 @@ class InProcessRank:
 
     def __init__(self, rank: int, grid: Mesh) -> None:
         self.rank, self.size, self.grid = rank, grid.size, grid
-        self.address = self.whole_address = 0  # no native group; a backend whose programs need one sets it
+        self.address = self.whole_address = 0  # no native group; a backend whose programs need one sets the address
 
     def broadcast(self, data: bytes) -> bytes:
-        """All ranks share this process, so the data is already everywhere."""
+        """Return the data: all ranks share this process, so every rank has it already."""
         return data
 
     def gather(self, data: bytes) -> Sequence[bytes]:

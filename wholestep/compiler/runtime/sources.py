@@ -1,4 +1,4 @@
-"""A digest of the compiler's sources: what a cached plan depends on besides its graph, options and target.
+"""A digest of the compiler's sources: a cached plan depends on it besides its graph, options and target.
 
 It is a digest of content: of Python files the syntax tree without docstrings and comments, of C files the text.  So a
 cache survives a clone, a branch switch and an edited docstring, and an edited compiler never loads its former plans.
@@ -30,7 +30,7 @@ COMPILER = Path(__file__).parents[1]
 # A plan depends on the frontend through the traced graph alone, which its key contains, except for these two modules,
 # which planning and programs import.
 FRONTEND_MODULES = ("initializers.py", "update_counters.py")
-GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
+GPU_FAMILIES = frozenset({"cuda"})  # families whose plans depend on backends/gpu, which other families never load
 SUFFIX = ".sources"
 
 
@@ -79,7 +79,7 @@ def _stamps(folder: str, prefix: str, skipped: set[str]) -> Iterator[tuple[str, 
 
 
 def _stamp(status: os.stat_result) -> str:
-    """Changes with every write: the change time cannot be set, unlike the modification time that archives restore."""
+    """A stamp that changes with every write of a file: unlike the modification time, its change time cannot be set."""
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
@@ -90,7 +90,7 @@ def content_digests(compiler: Path, stamps: Mapping[str, str], store: ContentSto
     missing = [name for name, stamp in stamps.items() if stored.get(name, ("", ""))[0] != stamp]
     if missing:
         stored = {**stored, **{name: (stamps[name], content_digest(compiler / name)) for name in missing}}
-        with contextlib.suppress(OSError, CacheError):  # the store of the plan itself reports a folder without room
+        with contextlib.suppress(OSError, CacheError):  # a full folder is reported when the plan itself is stored
             store.discard(key)
             store.put(key, json.dumps(stored).encode(), SUFFIX)
     return {name: stored[name][1] for name in stamps}
@@ -103,7 +103,7 @@ def _stored_digests(store: ContentStore, key: str) -> dict[str, tuple[str, str]]
         return {}
     try:
         return {name: (stamp, digest) for name, (stamp, digest) in json.loads(path.read_bytes()).items()}
-    except FileNotFoundError:  # another process has just replaced it
+    except FileNotFoundError:  # another process has just replaced the file
         return {}
 
 
@@ -122,7 +122,7 @@ def content_digest(path: Path) -> str:
 
 
 def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-    """Remove the docstring.  A body of a docstring alone becomes empty, as no parsed body is: digests differ."""
+    """Remove the docstring.  A body that consists of a docstring alone becomes empty, which no parsed body is."""
     import ast
 
     first = node.body[0] if node.body else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-MAX_THREADS = 64  # upper bound of the default, whatever the machine
+MAX_THREADS = 64  # upper bound of the default on any machine
 
 
 def default_threads(root: Path = Path("/")) -> int:

@@ -18,7 +18,7 @@ class Column:
 
     values: Array  # numbers, booleans, datetime64[us], or str as objects
     missing: Array  # booleans
-    categorical: bool = False  # numbers too are names then
+    categorical: bool = False  # are numeric values names of categories?
 
     def __len__(self) -> int:
         return len(self.values)
@@ -46,7 +46,7 @@ class Column:
 
 
 def need_finite(name: str, column: Column) -> None:
-    """InputError if a column holds infinity."""
+    """Raise InputError if a column holds infinity."""
     values = column.present
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int(np.flatnonzero(~column.missing)[np.flatnonzero(~np.isfinite(values))[0]])

@@ -12,7 +12,7 @@ from wholestep.data.tables.column import Array, Column, need_finite
 from wholestep.data.tables.frame_data import need_targets
 from wholestep.errors import InputError
 
-MOST_WORDS = 32  # of a text; later words are ignored
+MOST_WORDS = 32  # the most words of a text; later words are ignored
 UNSEEN = 0  # the code of values that the training rows do not have
 WORD = re.compile(r"\w+")
 Label = bool | int | float | str
@@ -53,7 +53,7 @@ class Dates:
     std: float
     gaps: bool
     clock: bool
-    notation: str = ISO  # of dates that come as text: one of `NOTATIONS`
+    notation: str = ISO  # the notation of dates given as text: one of `NOTATIONS`
 
     def encode(self, column: Column) -> list[Array]:
         dates = np.where(column.missing, np.datetime64(0, "us"), column.values)
@@ -68,7 +68,7 @@ class Dates:
 
 
 def parts_of_dates(values: Array) -> tuple[Array, Array]:
-    """Seconds since 1970, and since midnight."""
+    """The seconds since 1970, and the seconds since midnight."""
     micro = values.astype("M8[us]").astype(np.int64)
     return micro / 1e6, micro % 86_400_000_000 / 1e6
 
@@ -188,7 +188,7 @@ def as_in_training(part: Part, column: Column) -> Column:
 
 
 def parse_dates(cells: Sequence[str], notation: str) -> Array | None:
-    """The dates as datetime64[us]; None if one of the cells is no date of the calendar in this notation."""
+    """The dates as datetime64[us]; None if a cell is not a valid date in this notation."""
     texts = []
     for cell in cells:
         match = _PATTERNS[notation].fullmatch(cell)
@@ -198,17 +198,17 @@ def parse_dates(cells: Sequence[str], notation: str) -> Array | None:
         texts.append(f"{year}-{month:0>2}-{day:0>2}T{time or '00:00'}")
     try:
         return np.array(texts, "M8[us]")
-    except ValueError:  # the 31st of April, the 13th month, 25 o'clock
+    except ValueError:  # e.g. the 31st of April, the 13th month, 25 o'clock
         return None
 
 
 def possible_notations(cells: Sequence[str]) -> list[str]:
-    """The notations in which every cell is a date: two where no day is above 12, none for other text."""
+    """The notations in which every cell is a date: two if no day is above 12, none for text that is not a date."""
     return [notation for notation in NOTATIONS if parse_dates(cells, notation) is not None]
 
 
 def dates_from_text(name: str, column: Column, notation: str) -> Column:
-    """A column of text as dates; InputError names the first cell that is none."""
+    """A column of text as dates; InputError names the first cell that is not a date."""
     dates = parse_dates(column.present.tolist(), notation)
     if dates is None:
         row = next(i for i in np.flatnonzero(~column.missing) if parse_dates([column.values[i]], notation) is None)

@@ -46,7 +46,8 @@ ADVICE = {
     AMBIGUOUS_DATES: "dates that can be read with the day first or the month first; until you say which, they are "
     "encoded as text: encoder=ws.data.Encoder(dayfirst=True), or dayfirst=False.",
 }
-_WARNED: set[tuple[str, SourceLine]] = set()  # the folds of a cross-validation warn once; `warnings` forgets in between
+# a cross-validation warns once for all folds, although `warnings` forgets in between
+_WARNED: set[tuple[str, SourceLine]] = set()
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ class Encoder:
         categories: columns of numbers that are names, such as a postal code.
         text: columns to be read as words, however often values repeat.
         ignore: columns to leave out, such as an identifier.
-        most_categories: of a column of text; with more distinct values it is read as words.
+        most_categories: the most distinct values of a column of text; with more distinct values it is read as words.
         numbers: columns of numbers that are quantities although they differ in every row, such as a year.
-        dates: columns of text to be read as dates; a value that is none is an error.
+        dates: columns of text to be read as dates; any other value is an error.
         dayfirst: is 03/04/2024 the 3rd of April?  None: decided per column if a day above 12 shows it.
 
     Example: `ws.fit(model, (frame, "species"), encoder=ws.data.Encoder(ignore=["id"]), loss="cross_entropy")`.
@@ -186,7 +187,7 @@ class Encoder:
                     f"Encoder: the dates in {name!r}, e.g. {column.present[0]!r}, can be read with the day first or "
                     "the month first; say which: dayfirst=True or dayfirst=False."
                 )
-            return wanted or ISO  # for the error that names the first cell
+            return wanted or ISO  # for the error, which names the first invalid cell
         return None
 
     def _remark(self, name: str, column: Column, part: Part) -> str:
@@ -218,7 +219,7 @@ class Encoder:
 def _is_identifier(name: str, column: Column) -> bool:
     """Does the column number or name its rows?  Unique integers without large gaps, or called so; unique single words.
 
-    Training sees a part of the rows only, so the numbers may have gaps: half of them may be held out.
+    Training uses only a part of the rows, so identifiers may have gaps: half of them may be held out.
     """
     values = column.present
     if len(values) < FEWEST_IDENTIFIERS or column.missing.any() or column.categorical:
@@ -236,7 +237,7 @@ def _warn(names: list[str], remark: str) -> None:
     text = f"{columns} {ADVICE[remark].format(names=names)}"
     if (text, line) not in _WARNED:
         warnings.warn_explicit(text, TrainingWarning, line.file, line.line)
-        _WARNED.add((text, line))  # unless warnings are errors
+        _WARNED.add((text, line))  # not reached if warnings are errors
 
 
 def _categories(name: str, column: Column) -> Categories:
@@ -274,7 +275,7 @@ def _classes(target: Column, answers: bool) -> Classes:
         raise InputError(f"the target is {values[0]!r} in every row; a classifier needs rows of at least two classes.")
     if answers and len(values) > 2:
         raise InputError(
-            f"this loss answers yes or no, and the target has {len(values)} values: "
+            f"this loss is for binary targets, and the target has {len(values)} values: "
             f"{', '.join(map(repr, values[:5]))}, …. For classes use loss='cross_entropy', for numbers loss='mse'."
         )
     return Classes(values, answers)

@@ -36,11 +36,11 @@ IGNORED = "not used"
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """What the training rows of a column looked like: for the report only, nothing is computed from it."""
+    """A summary of a column in the training rows, used only by the report."""
 
     name: str
     holds: str  # "int64", "text", "date", "category", …
-    missing: int  # rows without a value
+    missing: int  # number of rows without a value
     remark: str = ""
 
     @staticmethod
@@ -66,7 +66,7 @@ class Encoding:
     categories: tuple[Categories, ...] = ()
     words: tuple[Words, ...] = ()
     target: Target | Classes | None = None
-    summary: tuple[ColumnSummary, ...] = ()  # of every column of the training rows, in their order
+    summary: tuple[ColumnSummary, ...] = ()  # one per column of the training rows, in order
 
     def __repr__(self) -> str:
         return report(self)
@@ -89,7 +89,7 @@ class Encoding:
 
     @property
     def entries(self) -> tuple[int, int]:
-        """Rows of the embedding tables of categories and of words; row 0 of each is for unknown values."""
+        """The rows of the embedding tables of categories and of words; row 0 of each is for unknown values."""
         return 1 + sum(c.size for c in self.categories), 1 + sum(w.size for w in self.words)
 
     @property
@@ -183,7 +183,9 @@ class Encoding:
 
 
 def report(encoding: Encoding) -> str:
-    """One line per column, in the order of the table, then the target: type, missing values, encoding, remark."""
+    """The report: one line per column, in the order of the table, then the target: type, missing values, encoding,
+    remark.
+    """
     parts: dict[str, Part] = {part.name: part for part in encoding.parts}
     # Files written before summaries were stored have none.
     summaries = encoding.summary or tuple(ColumnSummary(name, "", 0) for name in parts)
@@ -197,7 +199,7 @@ def report(encoding: Encoding) -> str:
 
 
 def describe(encoding: Part | Classes | Target) -> str:
-    """How one column is encoded, as a few words."""
+    """A short description of how one column is encoded."""
     match encoding:
         case Numbers(mean=0.0, std=1.0, gaps=gaps):
             return f"number{_gap_text(gaps)}"

@@ -89,7 +89,7 @@ def as_frame(data: Any, *, may_be_empty: bool = False) -> Frame:
     elif isinstance(data, Mapping):
         columns = {str(name): as_column(value, str(name)) for name, value in data.items()}
     else:
-        from wholestep.data.tables.arrow import columns_of  # few programs read it
+        from wholestep.data.tables.arrow import columns_of  # imported here because few programs need it
 
         columns = columns_of(data)
     lengths = {name: len(column) for name, column in columns.items()}
@@ -101,7 +101,7 @@ def as_frame(data: Any, *, may_be_empty: bool = False) -> Frame:
 
 
 def refuse_duplicates(names: list[str]) -> None:
-    """InputError if two columns of a table have one name."""
+    """Raise InputError if a table has two columns of the same name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(
@@ -159,7 +159,7 @@ _KINDS: tuple[tuple[tuple[type, ...], Any], ...] = (
 
 
 def _of_objects(name: str, array: Array) -> Column:
-    """A column of Python objects: all numbers, all dates or all text, apart from missing values."""
+    """A column of Python objects: all numbers, all dates or all text, except for missing values."""
     missing = np.array([_is_gap(v) for v in array], bool)
     present = array[~missing]
     kinds = {type(v) for v in present}

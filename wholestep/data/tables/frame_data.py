@@ -26,7 +26,7 @@ class Framed:
         return len(self.inputs)
 
     def select(self, rows: Array) -> Framed:
-        """The same at these row indices."""
+        """Select the rows at these indices."""
         target = self.target.select(rows) if isinstance(self.target, Column) else self.target
         return Framed(
             self.inputs.select(rows),
@@ -145,7 +145,7 @@ def _as_targets(values: Array) -> Array:
 
 
 def need_targets(target: Column) -> None:
-    """InputError if a target is missing: a row without a target cannot be trained on."""
+    """Raise InputError if a target is missing: a row without a target cannot be trained on."""
     if target.missing.any():
         rows = np.flatnonzero(target.missing)
         raise InputError(

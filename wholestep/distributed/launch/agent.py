@@ -31,8 +31,8 @@ from wholestep.distributed.launch.rank_processes import (
 )
 from wholestep.options import notes_variables, rank_variables
 
-MARK = "wholestep: rank ended: "  # before a report to the launcher
-SIGNAL = "signal "  # before the number of a signal to forward
+MARK = "wholestep: rank ended: "  # prefix of a report to the launcher
+SIGNAL = "signal "  # prefix of the number of a signal to forward
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _listen(children: Sequence[subprocess.Popen[bytes]], input_ended: threading.
 
 
 def with_notes(rank_exit: RankExit, pid: int, notes: int) -> RankExit:
-    """How a rank ended, with its process, machine, last step, and its message about a lost rank."""
+    """The exit of a rank, with its process, machine, last step, and its message about a lost rank."""
     step, missed = os.pread(notes, STEP_BYTES, 0), os.pread(notes, 1 << 16, STEP_BYTES)
     last = f"; it was last heard of at step {int.from_bytes(step, 'little')}" if step else ""
     how = f"(process {pid} on {socket.gethostname()}) {rank_exit.how}{last}"

@@ -34,7 +34,7 @@ HELLO = len(GREETING) + RANK.size + RANDOM + TAG  # bytes of a client's first me
 DEADLINE = 10.0  # seconds that a peer has to authenticate
 PENDING = 64  # unauthenticated peers at a time; a further one replaces the oldest
 ATTEMPTS, PAUSE = 5, 0.2  # attempts of a client whose connection was closed; seconds of the first pause
-POLL = 0.1  # seconds after which a listener checks whether to go on
+POLL = 0.1  # seconds between two checks of a listener whether to continue
 MAX_MESSAGE = 1 << 26  # bytes of an authenticated message
 Address = tuple[str, int]
 
@@ -184,7 +184,7 @@ class Listener:
 
     Args:
         host: the only address to listen on.
-        secret: of the job.
+        secret: the secret of the job.
         server: the name of this server, which is part of the proofs.
         backlog: the number of expected clients.
     """
@@ -210,18 +210,18 @@ class Listener:
         return host, port
 
     def accept(self, goes_on: Callable[[], bool]) -> Iterator[tuple[int, Channel]]:
-        """Ranks and their connections in the order of arrival, while `goes_on`."""
+        """The ranks and their connections in the order of arrival, while `goes_on` returns true."""
         while goes_on():
             for key, _ in self._selector.select(POLL):
                 if key.data is None:
-                    self._greet()  # it may drop a peer of the same selection
+                    self._greet()  # it may drop a peer that was selected in the same round
                 elif key.data in self._pending and (joined := self._read(key.data)) is not None:
                     yield joined
             for late in [peer for peer in self._pending if time.monotonic() > peer.deadline]:
                 self._drop(late)
 
     def close(self) -> None:
-        """Stop to listen."""
+        """Close the socket; no further connections are accepted."""
         for peer in list(self._pending):
             self._forget(peer)
             peer.connection.close()
@@ -231,7 +231,7 @@ class Listener:
     def _greet(self) -> None:
         try:
             connection, _ = self._socket.accept()
-        except OSError:  # the peer is gone already; or no file descriptor is free, and one will be again
+        except OSError:  # the peer is gone, or no file descriptor is free at the moment
             return
         connection.setblocking(False)
         peer = _Pending(connection, os.urandom(RANDOM), time.monotonic() + DEADLINE)
@@ -239,7 +239,7 @@ class Listener:
             self._drop(self._pending[0])
         self._pending.append(peer)
         self._selector.register(connection, selectors.EVENT_READ, peer)
-        with suppress(OSError):  # it fits into the buffer; reading notices a peer that is gone
+        with suppress(OSError):  # it fits into the buffer; the next read notices if the peer is gone
             connection.send(GREETING + peer.random)
 
     def _read(self, peer: _Pending) -> tuple[int, Channel] | None:

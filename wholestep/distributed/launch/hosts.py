@@ -29,7 +29,7 @@ AGENT = (sys.executable, "-m", "wholestep.distributed.launch.agent")
 
 
 def run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[RankExit]:
-    """Run the ranks of each machine there; how each ended."""
+    """Run each machine's ranks there; return their exits."""
     secret, addresses, exits = new_secret(), addresses_of(job.hosts), dict[int, RankExit]()
     with Rendezvous(job.count, secret, list(addresses.values())) as rendezvous:
         agents: list[_Agent] = []
@@ -77,7 +77,7 @@ class _Agent:
     host: str
     task: Task
     child: subprocess.Popen[bytes]
-    exits: dict[int, RankExit]  # of all ranks of the job; the agent reports those of its machine
+    exits: dict[int, RankExit]  # exits of all ranks of the job; the agent reports those of its machine
     readers: list[threading.Thread] = field(default_factory=list)
 
     @staticmethod
@@ -107,7 +107,7 @@ class _Agent:
             self.child.stdin.flush()
 
     def _copy(self, pipe: IO[bytes], to: IO[str]) -> None:
-        """Copy what ranks write; record the exits that the agent reports."""
+        """Copy the ranks' output; record the exits that the agent reports."""
         for line in pipe:
             text = line.decode(errors="replace").rstrip("\n")
             if rank := parse_exit(text):
@@ -125,7 +125,7 @@ class _Agent:
             self.exits.setdefault(rank, RankExit(rank, 255, time.monotonic(), how, is_lost=True))
 
     def end(self) -> None:
-        """Close its input, upon which the agent ends its ranks and itself."""
+        """Close the agent's input, upon which it ends its ranks and itself."""
         assert self.child.stdin is not None
         with suppress(OSError):
             self.child.stdin.close()
@@ -144,7 +144,7 @@ class _Agent:
 def addresses_of(hosts: tuple[str, ...]) -> dict[str, str]:
     """For each machine, the address by which it reaches this one; loopback if all of them are this machine."""
     sources = {host: _source_towards(host) for host in hosts if not is_this_machine(host)}
-    local = next(iter(sources.values()), LOOPBACK)  # an address that remote ranks reach, too
+    local = next(iter(sources.values()), LOOPBACK)  # an address that remote ranks can reach as well
     return {host: sources.get(host, local) for host in hosts}
 
 
@@ -160,7 +160,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def _source_towards(host: str) -> str:
-    """The source address of packets to a machine; none is sent."""
+    """The source address of packets to a machine; no packet is sent."""
     family, address = _resolve(host)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

@@ -1,4 +1,4 @@
-"""How a process becomes a rank: it reads the launcher's variables, and joins the process group once."""
+"""Turns a process into a rank: reads the launcher's variables, and joins the process group once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("wholestep")
 
 FAILED, LOST = 1, 75  # exit codes: an error of the script's own; a rank was lost, and a restart may go on (EX_TEMPFAIL)
-JOIN = 300.0  # seconds, at least, that a rank waits for the others to join: they prepare their data at different speeds
+# the least number of seconds that a rank waits for the others to join, which may take long to prepare their data
+JOIN = 300.0
 # Seconds that an ending rank waits for the others under MPI, whose launcher counts a rank that does not wait as lost.
 FINISH = 60.0
 INSTALL = "pip install 'wholestep[mpi]'"
@@ -33,7 +34,7 @@ _grids: dict[int, ProcessGrid] = {}  # by the number of ranks along the model ax
 
 
 def join(workers: Workers) -> ProcessGroup | ProcessGrid | None:
-    """The group that this process is a rank of; None if it was started alone and one worker is enough."""
+    """The group of which this process is a rank; None if it was started alone and one worker is enough."""
     launch = read_launch()
     if launch is None:
         if workers.count == 1:
@@ -148,7 +149,7 @@ def _world(launch: Launch) -> MPI.Intracomm:
 
 
 class _Hook:
-    """sys.excepthook: an uncaught error ends this rank, and all others that wait for it."""
+    """A replacement of sys.excepthook: an uncaught error ends this rank, and all others that wait for it."""
 
     def __init__(self, group: ProcessGroup, launch: Launch) -> None:
         self.group, self.launch, self.previous_hook = group, launch, sys.excepthook
@@ -164,7 +165,7 @@ class _Hook:
 
 
 def _abort(group: ProcessGroup, launch: Launch, code: int) -> None:
-    """End this process at once; under MPI's launcher, which may not notice, all ranks."""
+    """End this process immediately; under MPI's launcher, which may not notice, all ranks."""
     atexit.unregister(_leave)
     group.leave()
     sys.stdout.flush()
@@ -177,7 +178,7 @@ def _abort(group: ProcessGroup, launch: Launch, code: int) -> None:
 
 
 def _leave(group: ProcessGroup, launch: Launch) -> None:
-    """At the exit of a process: wait until the others have received its messages, or until a timeout."""
+    """Called at the exit of a process: wait until the others have received its messages, or until a timeout."""
     if group.has_failed:
         _abort(group, launch, LOST)
     all_left = group.leave_together(FINISH)

@@ -1,4 +1,4 @@
-"""`wholestep launch`: the ranks of a job, on this machine as our own processes, on others through ssh (`hosts.py`)."""
+"""`wholestep launch`: run the ranks of a job on this machine as child processes, on others through ssh (`hosts.py`)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Job:
     """A command that several ranks run."""
 
     count: int
-    command: tuple[str, ...]  # of each rank
-    hosts: tuple[str, ...] = ()  # this machine, unless given
+    command: tuple[str, ...]  # command line of each rank
+    hosts: tuple[str, ...] = ()  # this machine by default
     restarts: int = 0
-    threads: int | None = None  # of each rank; None: the cores of a machine are divided among its ranks
-    output: IO[str] | None = None  # of rank 0; None: our standard output
+    threads: int | None = None  # threads of each rank; None: the cores of a machine are divided among its ranks
+    output: IO[str] | None = None  # output of rank 0; None: our standard output
 
     @property
     def per_host(self) -> int:
@@ -47,7 +47,7 @@ class Job:
 
 
 def parse_hosts(text: str | None) -> tuple[str, ...]:
-    """`"a, b"` as names."""
+    """The host names in a text such as "a, b"."""
     return tuple(host.strip() for host in (text or "").split(",") if host.strip())
 
 
@@ -61,11 +61,11 @@ def run_job(job: Job, say: Callable[[str], None]) -> int:
         if not is_lost or attempt == job.restarts:
             return code
         say(f"starting again from the last checkpoint ({attempt + 1} of {job.restarts} restarts)")
-    raise AssertionError("the last attempt returns")
+    raise AssertionError("the loop returns in its last attempt")
 
 
 def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]) -> tuple[int, bool]:
-    """One attempt: the exit code, and whether a restart may continue from the last checkpoint."""
+    """Run one attempt: return the exit code, and whether a restart may continue from the last checkpoint."""
     exits = _run_on_hosts(job, variables) if job.hosts else run_here(job, variables)
     if all(rank.code in FINISHED for rank in exits):
         return exits[0].code, False
@@ -76,13 +76,13 @@ def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]
 
 
 def _run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[RankExit]:
-    from wholestep.distributed.launch.hosts import run_on_hosts  # most jobs have one machine
+    from wholestep.distributed.launch.hosts import run_on_hosts  # imported here because most jobs have one machine
 
     return run_on_hosts(job, variables)
 
 
 def run_here(job: Job, variables: Mapping[str, str]) -> list[RankExit]:
-    """Run all ranks as child processes, which meet on loopback; how each ended."""
+    """Run all ranks as child processes that meet on loopback; return their exits."""
     children: list[subprocess.Popen[bytes]] = []
     readers: list[threading.Thread] = []
     secret = new_secret()
@@ -117,5 +117,5 @@ def _watch(children: Sequence[subprocess.Popen[bytes]]) -> list[RankExit]:
 
 
 def straggler_exits(ranks: set[int]) -> list[RankExit]:
-    """Ranks that still run after another one has failed, and are killed."""
+    """The exits of ranks that still run after another one has failed, and are killed."""
     return [RankExit(rank, LOST, 0.0, how="hung, or was left behind, and was killed") for rank in ranks]

@@ -14,27 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # to every rank
-FINISHED = (0, *(128 + number for number in FORWARDED))  # exit codes of success: after a signal a rank saves and ends
-STEP_BYTES = 8  # of the step number in a rank's notes, which its parent reads when it has ended; a text may follow
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals forwarded to every rank
+FINISHED = (0, *(128 + number for number in FORWARDED))  # exit codes of success; after a signal a rank saves and ends
+STEP_BYTES = 8  # size of the step number in a rank's notes, which its parent reads after its end; a text may follow
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 POLL = 0.02  # seconds between two polls of child processes
 
 
 @dataclass(frozen=True)
 class RankExit:
-    """How a rank ended: its exit code (128 + the signal that killed it), the time, and a text for people."""
+    """The end of a rank: its exit code (128 + the signal that killed it), the time, and a description for messages."""
 
     rank: int
     code: int
     when: float
     how: str
-    is_lost: bool = False  # killed by a signal
+    is_lost: bool = False  # was it killed by a signal?
     missed: str = ""  # its message about another rank that it lost
 
     @staticmethod
     def of_code(rank: int, code: int) -> RankExit:
-        """From Python's return code, which is negative if a signal has killed the process."""
+        """The exit of a rank from Python's return code, which is negative if a signal has killed the process."""
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
         return RankExit(rank, code if code >= 0 else 128 - code, time.monotonic(), how, code < 0)
 
@@ -87,12 +87,12 @@ def signal_ranks(children: Sequence[subprocess.Popen[bytes]], number: int) -> No
 def forward_signals(send: Callable[[int], None]) -> Iterator[None]:
     """Forward Ctrl-C, SIGTERM and SIGHUP to every rank: they finish the current steps together, save, and end.
 
-    Under nohup SIGHUP stays ignored, here and in the ranks, which inherit it.
+    Under nohup, this process and the ranks, which inherit its signal handling, keep ignoring SIGHUP.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    from wholestep.train.signals import is_ignored  # loaded by the launcher only
+    from wholestep.train.signals import is_ignored  # imported here because only the launcher needs it
 
     numbers = [number for number in FORWARDED if not is_ignored(number)]
     previous = {number: signal.signal(number, lambda received, frame: send(received)) for number in numbers}
@@ -121,7 +121,7 @@ _LINE = threading.Lock()
 
 
 def write_line(to: IO[str], text: str) -> None:
-    """Write a line that no other thread interrupts."""
+    """Write a line that other threads cannot interleave with theirs."""
     with _LINE:
         to.write(text + "\n")
         to.flush()

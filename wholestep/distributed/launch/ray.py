@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'wholestep[ray]'"
 FOLDER = "ray"  # in the folder of the checkpoints: Ray's files, and the logs of ranks
-FINISHED, FAILED = "finished", "failed"  # files there: the run succeeded; an error of the script ended it
+FINISHED, FAILED = "finished", "failed"  # names of files there: the run succeeded; an error of the script ended it
 SETTINGS = {
     # By default Ray polls its workers every two seconds, and notices lost and finished ranks only then.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
@@ -120,7 +120,7 @@ def this_program(workers: Workers) -> RankProgram:
     if find_spec("ray") is None:
         raise UsageError(f"engine='ray' needs ray, which is not installed: {INSTALL}.")
     if workers.count is None:
-        raise UsageError("engine='ray' asks for workers, and has to know how many: ws.Workers(4, engine='ray', ...).")
+        raise UsageError("engine='ray' needs the number of workers: ws.Workers(4, engine='ray', ...).")
     if workers.checkpoint is None:
         raise UsageError(
             "engine='ray' starts workers again from the last checkpoint: name a folder that all machines see, "
@@ -128,7 +128,7 @@ def this_program(workers: Workers) -> RankProgram:
         )
     if getattr(sys.modules.get("__main__"), "__file__", None) is None:
         raise UsageError(
-            "engine='ray' starts this program's script again on every worker, and there is none: it was typed in, or "
+            "engine='ray' starts this program's script again on every worker, but it has no file: it was typed in, or "
             "given by -c. Write it into a file and run that: python train.py."
         )
     logs = Path(workers.checkpoint).resolve() / FOLDER
@@ -165,7 +165,7 @@ def _supervise(program: RankProgram, count: int) -> None:
     if failed.exists():
         raise WorkerError(f"the run failed on Ray's workers: {failed.read_text()}")
     code = int((result.metrics or {}).get("code", 0))
-    if code:  # a signal ended the ranks, after they saved
+    if code:  # a signal ended the ranks, after they had saved
         raise TrainingInterrupted(code)
 
 
@@ -203,7 +203,7 @@ def _show(folder: Path, seen: dict[Path, int]) -> None:
         with path.open("rb") as file:
             file.seek(seen.get(path, 0))
             new = file.read()
-        lines = new[: new.rfind(b"\n") + 1]  # an incomplete line waits for its rest
+        lines = new[: new.rfind(b"\n") + 1]  # an incomplete line is kept until its rest arrives
         seen[path] = seen.get(path, 0) + len(lines)
         rank = path.stem.removeprefix("rank-")
         prefix = "" if rank == "0" else f"[{rank}] "

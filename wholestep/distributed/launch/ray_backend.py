@@ -27,7 +27,7 @@ from wholestep.distributed.launch.ray import FAILED, RankProgram, log_of
 from wholestep.distributed.launch.rendezvous import LOOPBACK, Rendezvous
 from wholestep.options import launch_variables, rank_variables, read_launch
 
-LAST_LINES = 20  # of a rank's log, in the error about it
+LAST_LINES = 20  # lines of a rank's log that the error about it shows
 
 
 class RankConfig(BackendConfig):
@@ -42,7 +42,7 @@ class RankConfig(BackendConfig):
 
 
 class RankBackend(Backend):
-    """In Ray's controller: a new rendezvous and secret for every start of the workers."""
+    """Runs in Ray's controller: a new rendezvous and secret for every start of the workers."""
 
     rendezvous: Rendezvous | None = None
     starts = 0
@@ -70,17 +70,17 @@ class RankBackend(Backend):
 
 
 def set_variables(of_rank: Mapping[str, str], of_launch: tuple[int, int, int, float], local_ranks: int) -> None:
-    """On a worker: set the environment of its rank; the ranks of a machine share its cores."""
+    """Runs on a worker: set the environment of its rank; the ranks of a machine share its cores."""
     os.environ.update({**launch_variables(*of_launch, max(1, default_threads() // local_ranks)), **of_rank})
 
 
 def run_rank(config: Mapping[str, RankProgram]) -> None:
-    """On a worker: run the program as a rank, to its end; it is killed when the worker ends."""
+    """Runs on a worker: run the program as a rank until it ends; it is killed when the worker ends."""
     program, rank = config["program"], get_context().get_world_rank()
     path, libc = log_of(Path(program.logs), rank), ctypes.CDLL(None)
     launch, failed = read_launch(), Path(program.logs) / FAILED
     assert launch is not None, "set_variables has set it"
-    if failed.exists():  # Ray would restart after an exception, which does not help against an error of the script
+    if failed.exists():  # Ray would restart after an exception, which does not help if the script has an error
         report({"code": 1})
         return
     with path.open("ab") as log:
@@ -101,7 +101,7 @@ def run_rank(config: Mapping[str, RankProgram]) -> None:
         if rank_exit.code not in FINISHED:
             log.write(f"wholestep: {how}\n".encode())
     last = "\n".join(path.read_text(errors="replace").splitlines()[-LAST_LINES:])
-    if rank_exit.code not in (*FINISHED, LOST) and not rank_exit.is_lost:  # an error of the script
+    if rank_exit.code not in (*FINISHED, LOST) and not rank_exit.is_lost:  # the script has an error
         failed.write_text(f"{how}. It wrote last:\n{last}")
     elif rank_exit.code not in FINISHED and not failed.exists():
         raise RuntimeError(f"{how}. It wrote last:\n{last}")

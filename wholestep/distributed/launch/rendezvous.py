@@ -19,11 +19,11 @@ LENGTH = struct.Struct("!I")
 
 
 class Rendezvous:
-    """The server; ranks can join while its context is open.
+    """The rendezvous server; ranks can join while its context is open.
 
     Args:
         count: the number of ranks.
-        secret: of the job.
+        secret: the secret of the job.
         hosts: the addresses to listen on, one for each network that ranks come from.
     """
 
@@ -40,12 +40,12 @@ class Rendezvous:
         return self._listeners[host].address
 
     def open(self) -> None:
-        """Start to listen."""
+        """Open the sockets and listen."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """Close the server and all connections, also of ranks that still wait."""
+        """Close the server and all connections, including those of ranks that still wait."""
         self._closing.set()
         for channel in list(self._channels.values()):
             channel.shut()

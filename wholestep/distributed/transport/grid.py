@@ -22,7 +22,7 @@ class ProcessGrid:
         self.along = {axis: self._along(axis) for axis in AXES}
         first, beside = (self.along[axis].native for axis in AXES)
         first.model = ctypes.addressof(beside)
-        # For programs over all rows: the data axis has one rank, the model axis stays.
+        # The group for programs over all rows: the data axis has one rank, the model axis is unchanged.
         self._all_rows = NativeGroup(rank=0, size=1, timeout=first.timeout, model=first.model)
         self.wait_for(whole.native.timeout)
         if whole.memory:
@@ -30,7 +30,7 @@ class ProcessGrid:
                 group.watch(whole)
 
     def _along(self, axis: str) -> ProcessGroup:
-        transport = self.whole.transport.subset(self.grid.beside(axis, self.rank))
+        transport = self.whole.transport.subset(self.grid.group(axis, self.rank))
         return ProcessGroup(transport, self.whole.native.timeout, self.whole.asked_for_memory, self.whole)
 
     @property
@@ -49,11 +49,11 @@ class ProcessGrid:
         return self.whole.bytes_sent + sum(group.bytes_sent for group in self.along.values())
 
     def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's bytes, on every rank."""
+        """Broadcast rank 0's bytes to every rank."""
         return self.whole.broadcast(data)
 
     def gather(self, data: bytes) -> Sequence[bytes]:
-        """The bytes of all ranks, on every rank."""
+        """All-gather bytes: the result, on every rank, has those of all ranks."""
         return self.whole.gather(data)
 
     def check(self) -> None:

@@ -40,7 +40,7 @@ class MPITransport:
         self.comm = comm.Dup()
         _unlink_shared_memory(self.comm)
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self._end = self.comm.Dup()  # for the last barrier, apart from all other messages
+        self._end = self.comm.Dup()  # for the last barrier, separate from all other messages
         self.rank, self.size = self.comm.rank, self.comm.size
         self.members = range(self.size) if members is None else members
         self._windows: list[MPI.Win] = []
@@ -56,7 +56,7 @@ class MPITransport:
         return transport
 
     def gather(self, data: bytes) -> list[bytes]:
-        """The bytes of all ranks, without trailing zeros."""
+        """All-gather bytes, without trailing zeros."""
         assert len(data) <= MAX_MESSAGE
         rows = np.zeros((self.size, MAX_MESSAGE), np.uint8)
         self.comm.Allgather(np.frombuffer(data.ljust(MAX_MESSAGE, b"\0"), np.uint8), rows)
@@ -76,7 +76,7 @@ class MPITransport:
         addresses = [MPI.Get_address(window.Shared_query(rank)[0]) for rank in range(self.size)]
         aligned = [
             -(-address // CACHE_LINE) * CACHE_LINE for address in addresses
-        ]  # equal in all processes, since pages are
+        ]  # equal in all processes, because the page size is
         ctypes.memset(aligned[self.rank], 0, CACHE_LINE)
         _unlink_shared_memory(self.comm)
         return aligned
@@ -92,7 +92,7 @@ class MPITransport:
         return native.Messages(**functions, **handles)
 
     def leave(self, missed: tuple[int, int] | None) -> None:
-        """MPI has no message for this."""
+        """Does nothing, since MPI has no message for this."""
 
     def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
         """Wait for the others at a barrier; False after a timeout, or if one of them is gone."""

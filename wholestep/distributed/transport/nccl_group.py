@@ -31,7 +31,7 @@ CHECK = 0.05  # seconds between two checks of the other ranks
 ANSWER = 10.0  # seconds that a rank has to answer before it counts as absent
 CLOSE = 5.0  # seconds that leaving may take
 
-_joined: dict[int, NcclGroup] = {}  # by GPU
+_joined: dict[int, NcclGroup] = {}  # the group of each GPU
 
 
 def take_gpu(workers: Workers) -> None:
@@ -40,11 +40,11 @@ def take_gpu(workers: Workers) -> None:
     if control is not None:
         machine = control.ranks[control.rank].machine
         before = sum(r.machine == machine for r in control.ranks[: control.rank])
-        prefer_gpu(before % gpu_count())  # modulo: a launcher may show each rank only its own GPU, as number 0
+        prefer_gpu(before % gpu_count())  # modulo, because a launcher may show each rank only its own GPU, as number 0
 
 
 def join_gpus(workers: Workers, control: RankGroup | None, number: int) -> NcclGroup | NcclGrid | None:
-    """The NCCL group in which this rank has the GPU of this number; None for a single process that did not ask for
+    """The NCCL group in which this rank uses the GPU with this number; None for a single process that did not request
     NCCL.
     """
     if control is None and workers.engine != "nccl":
@@ -65,10 +65,10 @@ def _process_group_of(control: RankGroup | None) -> ProcessGroup | None:
 
 
 class NcclGroup:
-    """Ranks with one GPU each, seen from one of them.
+    """A group of ranks with one GPU each, as one of its ranks uses it.
 
     Args:
-        gpu: of this rank.
+        gpu: the GPU of this rank.
         control: the group of the processes; None for a single process.
         timeout: seconds that a step waits for the others.
     """
@@ -123,7 +123,9 @@ class NcclGroup:
     # -- who they are ----------------------------------------------------------------------------------------------
 
     def _machine(self, rank: int) -> str:
-        """The boot of a rank's kernel, which containers of one machine share as they share its GPUs."""
+        """An id of the machine: the boot id of its kernel, which containers of one machine share as they share its
+        GPUs.
+        """
         return "" if self._control is None else self._control.ranks[rank].machine.partition(" ")[0]
 
     def _describe_rank(self, rank: int) -> str:
@@ -131,23 +133,23 @@ class NcclGroup:
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
         """This rank's coordinate along an axis, and the numbers of all ranks of that group."""
-        return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
+        return self.grid.coordinate(axis, self.rank), self.grid.group(axis, self.rank)
 
     # -- a group ---------------------------------------------------------------------------------------------------
 
     @property
     def address(self) -> int:
-        """None: no native program calls this group."""
+        """None, because no native program calls this group."""
         return 0
 
     whole_address = address
 
     def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's bytes, on every rank."""
+        """Broadcast rank 0's bytes to every rank."""
         return data if self._control is None else self._control.broadcast(data)
 
     def gather(self, data: bytes) -> Sequence[bytes]:
-        """The bytes of all ranks, on every rank."""
+        """All-gather bytes: the result, on every rank, has those of all ranks."""
         return [data] if self._control is None else self._control.gather(data)
 
     def check(self) -> None:
@@ -200,7 +202,7 @@ class NcclGroup:
         return f"All had made {self.step} steps."
 
     def _find_lost_rank(self) -> int | None:
-        """A rank of this machine whose process has ended."""
+        """A rank of this machine whose process has ended; None if there is none."""
         if self._control is None:
             return None
         ranks, machine = self._control.ranks, self._control.ranks[self.rank].machine
@@ -230,7 +232,9 @@ class NcclGroup:
             self._leave(self.communicator.close)
 
     def _leave(self, call: Callable[[], None]) -> None:
-        """Drop CUDA graphs with collectives first, since NCCL waits for them; bound the time that it may take."""
+        """Leave with `call`, in bounded time; CUDA graphs with collectives are dropped first, since NCCL waits for
+        them.
+        """
         self._gpu.watch = None
         for user in list(self.users):
             user.forget_graphs()
@@ -242,7 +246,7 @@ class NcclGroup:
         thread = Thread(target=leave, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # an interpreter that shuts down starts no threads
+        except RuntimeError:  # an interpreter that is shutting down cannot start threads
             leave()
         else:
             thread.join(CLOSE)
@@ -270,7 +274,7 @@ class NcclGrid:
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
         """This rank's coordinate along an axis, and the numbers of all ranks of that group."""
-        return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
+        return self.grid.coordinate(axis, self.rank), self.grid.group(axis, self.rank)
 
 
 def _is_dead(pid: int) -> bool:

@@ -41,16 +41,17 @@ UNLIKE = (
     "What workers do together all of them call, in one order: steps, and where they have divided states or layers "
     "also ws.save_checkpoint, session.state_dict and session.get.",
 )
-MEANINGS = {errno.ETIMEDOUT: LATE, errno.EPROTO: UNLIKE, errno.EBADMSG: ALTERED}  # by error number; any other: GONE
+# texts by error number; any other: GONE
+MEANINGS = {errno.ETIMEDOUT: LATE, errno.EPROTO: UNLIKE, errno.EBADMSG: ALTERED}
 
 
 class Transport(Protocol):
     """Carries bytes between ranks, or some of them.  All ranks call the same methods in the same order."""
 
-    engine: str  # for people
+    engine: str  # name of the transport, for errors
     rank: int
     size: int
-    members: Sequence[int]  # their numbers within the job
+    members: Sequence[int]  # numbers of its ranks within the job
 
     def gather(self, data: bytes) -> Sequence[bytes]:
         """All-gather bytes while the group is set up."""
@@ -72,7 +73,7 @@ class Transport(Protocol):
 
 
 class ProcessGroup:
-    """Ranks that are processes, seen from one of them.
+    """A group of ranks that are processes, as one of its ranks uses it.
 
     Args:
         transport: carries bytes between them.
@@ -89,13 +90,13 @@ class ProcessGroup:
         self.grid = Mesh(self.size)
         self.ranks = [Rank(text.decode()) for text in transport.gather(_identity_text().encode())]
         self.asked_for_memory, self._library = memory, native.library()
-        self._beside: list[ProcessGroup] = []  # groups along the axes of a mesh that this rank is in
+        self._beside: list[ProcessGroup] = []  # groups along those axes of a mesh that contain this rank
         if of is not None:
             of._beside.append(self)
         self.notes: int | None = None  # a file for the last step, which outlives this process
         window_bytes = self._library.ws_processes_window(self.size, self._piece_bytes(True))
         windows = transport.windows(window_bytes) if memory else None
-        self.memory = windows is not None  # shared memory, or messages?
+        self.memory = windows is not None  # does it use shared memory, rather than messages?
         addresses = None if windows is None else (c_void_p * self.size)(*windows)
         carrier = transport.messages() if windows is None else native.Messages()
         pids = (ctypes.c_int * self.size)(*self._visible_pids())
@@ -124,7 +125,7 @@ class ProcessGroup:
         """The address of its `ws_group`."""
         return ctypes.addressof(self.native)
 
-    whole_address = address  # unused without a model axis
+    whole_address = address  # the same address, unless there is a model axis
 
     @property
     def bytes_sent(self) -> int:
@@ -132,7 +133,7 @@ class ProcessGroup:
         return int(self._library.ws_processes_sent(self.native))
 
     def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's bytes, on every rank."""
+        """Broadcast rank 0's bytes to every rank."""
         words = np.array([len(data)], np.int64)
         self._run("broadcast", words, words, 1)
         length = int(words[0])
@@ -141,7 +142,7 @@ class ProcessGroup:
         return words.tobytes()[:length]
 
     def gather(self, data: bytes) -> Sequence[bytes]:
-        """The bytes of all ranks, on every rank."""
+        """All-gather bytes: the result, on every rank, has those of all ranks."""
         if self.notes is not None:
             os.pwrite(self.notes, int(self.native.step).to_bytes(STEP_BYTES, "little"), 0)
         lengths = np.zeros(self.size, np.int64)
@@ -162,7 +163,7 @@ class ProcessGroup:
 
     @property
     def missing_rank(self) -> int:
-        """The rank that did not come, or is gone; -1: none."""
+        """The rank that did not arrive or is gone; -1: none."""
         return int(self._library.ws_processes_missing(self.native))
 
     def worker_error(self, error: int, missing_rank: int, step: int, others: str = "") -> WorkerError:

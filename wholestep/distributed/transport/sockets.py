@@ -26,9 +26,9 @@ KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP
 
 @dataclass(frozen=True)
 class Meeting:
-    """How a rank joins its job."""
+    """The data with which a rank joins its job."""
 
-    address: Address  # of the rendezvous
+    address: Address  # address of the rendezvous
     secret: bytes
     node: str  # the launcher's name of this machine: ranks with different ones share no memory
 
@@ -88,7 +88,7 @@ class SocketTransport:
             native.sockets().ws_sockets_leave(self._mesh, reason)
 
     def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
-        """No wait is needed: the others keep the shared memory, and sockets deliver what a process has sent."""
+        """Does nothing: the others keep the shared memory, and sockets deliver what a process has sent."""
         return True
 
     # -- memory ------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class SocketTransport:
 
 
 class Subset:
-    """The transport of some ranks of a job."""
+    """The transport between some ranks of a job."""
 
     engine = SocketTransport.engine
 
@@ -191,7 +191,7 @@ class Subset:
         """Nothing to do: the group of all ranks closes the connections."""
 
     def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
-        """No wait is needed, as for the group of all ranks."""
+        """Does nothing, as for the group of all ranks."""
         return True
 
 

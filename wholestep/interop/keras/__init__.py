@@ -1,1 +1,1 @@
-"""Keras: its names and the arguments of its `fit`."""
+"""Keras: its names, and the arguments of its `fit`."""

@@ -1,4 +1,4 @@
-"""Arguments of Keras' `fit` and Lightning's `Trainer` translated to those of `ws.fit`: name and value."""
+"""Translates arguments of Keras' `fit` and Lightning's `Trainer` to those of `ws.fit`: name and value."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from wholestep.interop.name_tables import EVERY, Only, Say
 
 @dataclass(frozen=True)
 class Word:
-    """Another word for an argument; `value` turns what they say into what we say."""
+    """Our name for an argument of another library; `value` converts its value."""
 
     ours: str
     value: Callable[[Any], Any] = lambda value: value
 
 
 def _last_rows(fraction: Any) -> Holdout:
-    """Keras holds out the last rows, whatever is shuffled afterwards."""
+    """Keras holds out the last rows, even if the data is shuffled afterwards."""
     return Holdout(fraction, shuffle=False)
 
 
 def _progress(verbose: Any) -> bool | str:
-    """0 is silent, 1 a bar, 2 a line per epoch; "auto" is ours."""
+    """The `progress=` for Keras' `verbose`: 0 is silent, 1 a bar, 2 a line per epoch; "auto" is our default."""
     progress_of: dict[Any, bool | str] = {0: False, 1: True, 2: "epochs", "auto": True}
     if verbose not in progress_of:
         raise UsageError(f"verbose={verbose!r}: expected 0 (silent), 1 (a bar) or 2 (a line per epoch).")
@@ -35,7 +35,7 @@ def _progress(verbose: Any) -> bool | str:
 def _every(interval: Any) -> int:
     if isinstance(interval, float):
         raise UsageError(
-            f"val_check_interval={interval}: a share of an epoch is not taken; give validate_every_steps=."
+            f"val_check_interval={interval}: a fraction of an epoch is not supported; give validate_every_steps=."
         )
     return int(interval)
 
@@ -75,7 +75,7 @@ FIT: Mapping[str, Word | Only | Say] = {
     "logger": Say("give callbacks=[ws.CSVLogger('log.csv'), ws.TensorBoardLogger('runs/tb')]"),
     "train_dataloaders": Say("data is the second argument: ws.fit(model, data, ...)"),
     "val_dataloaders": Word("validation"),
-    # a loop of one's own
+    # for custom training loops
     "scheduler": Word("schedule"),
     "lr": Say("the learning rate is the optimizer's: optimizer=ws.AdamW(lr=...)"),
     "learning_rate": Say("the learning rate is the optimizer's: optimizer=ws.AdamW(lr=...)"),
@@ -90,7 +90,7 @@ FIT: Mapping[str, Word | Only | Say] = {
 
 
 def translate_fit_arguments(function: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `fit` under our names; those that cannot be taken are errors that say what to write."""
+    """The arguments of `fit` under our names; unsupported ones are errors that say what to write."""
     out: dict[str, Any] = {}
     for name, value in given.items():
         row = None if name in known else FIT.get(name)
@@ -98,7 +98,7 @@ def translate_fit_arguments(function: str, known: Mapping[str, Any], given: Mapp
             raise UsageError(f"ws.{function} has no argument {name!r}: {row.text}.")
         if isinstance(row, Only):
             if not any(a is EVERY or (type(a) is type(value) and a == value) for a in row.values):
-                raise UsageError(f"ws.{function}: {name}={value!r} is not taken: {row.text}.")
+                raise UsageError(f"ws.{function}: {name}={value!r} is not supported: {row.text}.")
             continue
         ours = row.ours if row is not None else name
         if ours in out or (row is not None and ours in given):

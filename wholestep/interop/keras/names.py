@@ -146,7 +146,7 @@ KERAS_LAYERS = NameTable(
 
 _SCORES = "'cross_entropy', which takes raw scores: leave the softmax out"
 
-# loss="..." of Keras, whose losses take probabilities unless they are told otherwise
+# Names for Keras' loss="..."; Keras' losses take probabilities unless from_logits=True.
 LOSS_SUGGESTIONS: Mapping[str, str] = {
     "sparse_categorical_crossentropy": f"write {_SCORES}",
     "categorical_crossentropy": f"write {_SCORES}; classes may be numbers or probabilities",

@@ -1,1 +1,1 @@
-"""ONNX: networks read from files and written to them."""
+"""Import and export of networks as ONNX files."""

@@ -1,1 +1,1 @@
-"""PyTorch: networks by `torch.export`."""
+"""PyTorch: import of networks with `torch.export`, names and functions."""

@@ -1,4 +1,4 @@
-"""Activations as modules, for `Sequential`; the functions say what each computes at edges."""
+"""Activations as modules, for `Sequential`; the functions of the same name document the edge cases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ReLU(FunctionModule, function=primitives.relu):
 
 
 class LeakyReLU(FunctionModule, function=activations.leaky_relu):
-    """x above 0, slope · x below."""
+    """Leaky ReLU: x where x > 0, else slope · x."""
 
     def __init__(self, slope: float = 0.01) -> None:
         self.slope = slope
@@ -40,7 +40,7 @@ class LeakyReLU(FunctionModule, function=activations.leaky_relu):
 
 
 class ELU(FunctionModule, function=activations.elu):
-    """x above 0, alpha · (eˣ - 1) below."""
+    """Exponential linear unit: x where x > 0, else alpha · (eˣ - 1)."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
@@ -50,7 +50,7 @@ class ELU(FunctionModule, function=activations.elu):
 
 
 class GELU(FunctionModule, function=primitives.gelu):
-    """x · Φ(x), exactly, or with `approximate="tanh"`."""
+    """Gaussian error linear unit: x · Φ(x), exact, or approximated with `approximate="tanh"`."""
 
     def __init__(self, approximate: str = "none") -> None:
         self.approximate = approximate
@@ -60,7 +60,7 @@ class GELU(FunctionModule, function=primitives.gelu):
 
 
 class SiLU(FunctionModule, function=primitives.silu):
-    """x · sigmoid(x)"""
+    """Sigmoid linear unit (swish): x · sigmoid(x)."""
 
 
 class Mish(FunctionModule, function=activations.mish):
@@ -76,7 +76,7 @@ class Hardswish(FunctionModule, function=activations.hardswish):
 
 
 class SwiGLU(FunctionModule, function=activations.swiglu):
-    """silu(a) · b, a and b the halves of the last axis."""
+    """The gated activation silu(a) · b, where a and b are the halves of the last axis."""
 
 
 class Tanh(FunctionModule, function=primitives.tanh):
@@ -88,17 +88,14 @@ class Sigmoid(FunctionModule, function=primitives.sigmoid):
 
 
 class Softmax(FunctionModule, function=primitives.softmax):
-    """eˣ / Σ eˣ along an axis; losses take raw scores, so a network that is trained seldom ends in it."""
+    """eˣ / Σ eˣ along an axis; losses take raw scores, so trained networks rarely end with it."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 
-    def options(self) -> str:
-        return f"axis={self.axis}"
-
 
 class ReLU6(FunctionModule, function=activations.relu6):
-    """x between 0 and 6"""
+    """ReLU clipped at 6: min(max(x, 0), 6)."""
 
 
 class SELU(FunctionModule, function=activations.selu):
@@ -106,21 +103,21 @@ class SELU(FunctionModule, function=activations.selu):
 
 
 class CELU(FunctionModule, function=activations.celu):
-    """x above 0, alpha · (e^(x/alpha) - 1) below."""
+    """x where x > 0, else alpha · (e^(x/alpha) - 1)."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
 
 
 class GLU(FunctionModule, function=activations.glu):
-    """a · sigmoid(b), a and b the halves of an axis."""
+    """Gated linear unit: a · sigmoid(b), where a and b are the halves of an axis."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 
 
 class PReLU(Module):
-    """x above 0, a trained slope · x below: one slope, or one for each channel."""
+    """ReLU with a trained negative slope: one for the layer, or one for each channel."""
 
     weight: Tensor
 
@@ -132,14 +129,14 @@ class PReLU(Module):
 
 
 class Hardtanh(FunctionModule, function=activations.hardtanh):
-    """x between two numbers."""
+    """Clips x to an interval, [-1, 1] by default."""
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
         self.min_val, self.max_val = min_val, max_val
 
 
 class Hardsigmoid(FunctionModule, function=activations.hardsigmoid):
-    """x / 6 + ½ between 0 and 1."""
+    """Piecewise linear sigmoid: x / 6 + ½, clipped to [0, 1]."""
 
 
 class LogSigmoid(FunctionModule, function=activations.logsigmoid):
@@ -169,21 +166,21 @@ class Tanhshrink(FunctionModule, function=activations.tanhshrink):
 
 
 class Softshrink(FunctionModule, function=activations.softshrink):
-    """x towards 0 by lambd, 0 between."""
+    """Soft shrinkage: moves x towards 0 by lambd; 0 where |x| is at most lambd."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         self.lambd = lambd
 
 
 class Hardshrink(FunctionModule, function=activations.hardshrink):
-    """0 where |x| is at most lambd, else x."""
+    """Hard shrinkage: 0 where |x| is at most lambd, else x."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         self.lambd = lambd
 
 
 class Threshold(FunctionModule, function=activations.threshold):
-    """x above a threshold, else a value."""
+    """x where it is above a threshold, else a constant."""
 
     def __init__(self, threshold: float, value: float) -> None:
         self.threshold, self.value = threshold, value

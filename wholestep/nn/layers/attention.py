@@ -1,4 +1,4 @@
-"""Attention in several heads."""
+"""Multi-head attention."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class MultiHeadAttention(Module):
-    """softmax(q·kᵀ/√d)·v in several heads (arXiv:1706.03762), with PyTorch's names: in_proj_weight, out_proj.
+    """Multi-head attention, softmax(q·kᵀ/√d)·v (arXiv:1706.03762), with PyTorch's names: in_proj_weight, out_proj.
 
     Args:
-        width: of the input and the output.
-        heads: of the queries; `width` is divided among them.
-        kv_heads: of keys and values where several heads of queries share one (arXiv:2305.13245).
-        causal: position i sees the positions 0 ... i only.
-        rotary: queries and keys know their positions by `ws.rotary`.
-        dropout: of the weights of the softmax, in training (see `ws.attention`).
-        head_width: of each head, where it is not width / heads.
-        init: how both weights start, where not as in PyTorch.
+        width: features of the input and the output.
+        heads: heads of the queries; `width` is divided among them.
+        kv_heads: heads of keys and values, if several heads of queries share one (arXiv:2305.13245).
+        causal: position i attends only to positions 0 to i.
+        rotary: apply rotary position embeddings, `ws.rotary`, to queries and keys.
+        dropout: the rate of dropout of the softmax's weights, in training (see `ws.attention`).
+        head_width: features of each head; width / heads by default.
+        init: the initializer of both weights; by default PyTorch's.
         split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads each.
-        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
+        weight_regularizer, activity_regularizer: as for `ws.nn.Linear`.
 
     Example: `ws.nn.MultiHeadAttention(128, 4, causal=True)`.
     """
@@ -84,11 +84,12 @@ class MultiHeadAttention(Module):
         self.in_proj_weight = weight((rows, width), initializers.xavier_uniform() if init is None else init, dtype)
         self.in_proj_bias = parameter((rows,), 0.0, dtype) if bias else None
         self.out_proj = Linear(heads * each, width, bias, dtype, init)
-        if bias:  # zeros, as PyTorch has them here alone
+        if bias:  # biases start as zeros, as in PyTorch's attention
             self.out_proj.bias = parameter((width,), 0.0, dtype)
         self.split = None if not split else "heads"
         if split:
-            from wholestep.nn.wrappers.tensor_parallel import split_attention  # few are
+            # imported here because few layers are split
+            from wholestep.nn.wrappers.tensor_parallel import split_attention
 
             split_attention(self, split)
 
@@ -103,21 +104,21 @@ class MultiHeadAttention(Module):
                 "MultiHeadAttention was called on three tensors of one shape, as torch's on query, key and value. Keys "
                 "and values come from one memory: attention(x), or attention(x, memory); it gives one tensor.",
             )
-        for given in (x, memory):
-            if given is not None and (given.ndim != 3 or given.shape[-1] != self.width):
+        for tensor in (x, memory):
+            if tensor is not None and (tensor.ndim != 3 or tensor.shape[-1] != self.width):
                 expected = f"(batch, time, {self.width})"
-                fail(ShapeError, f"MultiHeadAttention takes {expected}; received {shape_text(given.shape)}.")
+                fail(ShapeError, f"MultiHeadAttention takes {expected}; received {shape_text(tensor.shape)}.")
         q, k, v = self._project_qkv(x, memory)
         q, k = (turn(q), turn(k)) if self.rotary else (q, k)
         mixed = attention(
             q, k, v, causal=self.causal or causal, mask=mask, dropout=self.dropout
-        )  # (batch, heads, time, each)
+        )  # (batch, heads, time, head width)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape((*x.shape[:2], self.heads * self.head_width)))
         return out
 
     def _project_qkv(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        own, shared = self.heads * self.head_width, self.kv_heads * self.head_width
-        cuts = (0, own, own + shared, own + 2 * shared)
+        query_width, shared = self.heads * self.head_width, self.kv_heads * self.head_width
+        cuts = (0, query_width, query_width + shared, query_width + 2 * shared)
         if memory is None:
             together = self._project(x, 0, cuts[3])
             q, k, v = (together[..., a:b] for a, b in pairwise(cuts))

@@ -1,4 +1,4 @@
-"""Modules made of modules, lists and dicts of modules, and modules that only change shapes or nothing."""
+"""Containers of modules, and modules that only change the shape or pass their input through."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wholestep.nn.module.module import Module
 
 
 class Sequential(Module):
-    """Modules one after the other.
+    """A chain of modules: each takes the output of the one before.
 
     Example: `ws.nn.Sequential(ws.nn.Linear(784, 128), ws.nn.ReLU(), ws.nn.Linear(128, 10))`.
     """
 
     def __init__(self, *modules: Any) -> None:
-        given = modules[0] if len(modules) == 1 and isinstance(modules[0], list | tuple | dict) else modules
-        named = given if isinstance(given, dict) else {str(i): m for i, m in enumerate(given)}
+        items = modules[0] if len(modules) == 1 and isinstance(modules[0], list | tuple | dict) else modules
+        named = items if isinstance(items, dict) else {str(i): m for i, m in enumerate(items)}
         for m in named.values():
             if not isinstance(m, Module):
                 fail(UsageError, f"Sequential takes modules; received {m!r}. {_instead(m)}")
@@ -32,7 +32,7 @@ class Sequential(Module):
         return dict(zip(self._names, self.layers, strict=True))
 
     def append(self, module: Module) -> Sequential:
-        """Add one at the end."""
+        """Append a module."""
         self.layers.append(module)
         self._names.append(str(len(self._names)))
         return self
@@ -53,7 +53,7 @@ class Sequential(Module):
         return len(self.layers)
 
     def __getitem__(self, position: Any) -> Any:
-        """One of the modules; of a slice, a `Sequential` of the same modules."""
+        """The module at a position; for a slice, a `Sequential` of the same modules."""
         return Sequential(*self.layers[position]) if isinstance(position, slice) else self.layers[position]
 
     def __setitem__(self, position: int, module: Module) -> None:
@@ -63,7 +63,7 @@ class Sequential(Module):
         return iter(self.layers)
 
 
-# Modules whose layers take one tensor.
+# Modules in which every layer takes a single tensor.
 ONE_TENSOR = frozenset(
     f"wholestep.nn.layers.{name}" for name in ("linear", "activations", "convolution", "normalization")
 )
@@ -78,7 +78,7 @@ def _instead(value: object) -> str:
 
 
 class Residual(Module):
-    """x + body(x) (arXiv:1512.03385), or shortcut(x) + body(x) where the shapes differ.
+    """A residual connection: x + body(x) (arXiv:1512.03385), or shortcut(x) + body(x) where the shapes differ.
 
     Example: `ws.nn.Residual(ws.nn.Sequential(ws.nn.LayerNorm(64), ws.nn.Linear(64, 64)))`.
     """
@@ -105,7 +105,7 @@ def _check_module(kind: str, module: Any) -> Any:
 
 
 class ModuleList(list[Any]):
-    """A list of modules.  A plain list in an attribute is found as well; this one refuses what is no module.
+    """A list of modules.  A list in an attribute is found as well; this class rejects what is not a module.
 
     Example: `self.blocks = ws.nn.ModuleList(ws.nn.Linear(8, 8) for _ in range(3))`.
     """
@@ -118,7 +118,7 @@ class ModuleList(list[Any]):
 
 
 class ModuleDict(dict[str, Any]):
-    """A dict of modules.  A plain dict in an attribute is found as well; this one refuses what is no module.
+    """A dict of modules.  A dict in an attribute is found as well; this class rejects what is not a module.
 
     Example: `self.heads = ws.nn.ModuleDict({"left": ws.nn.Linear(8, 2), "right": ws.nn.Linear(8, 3)})`.
     """
@@ -137,7 +137,7 @@ class ModuleDict(dict[str, Any]):
 
 
 class Identity(Module):
-    """x itself; arguments are ignored, as in PyTorch.  Example: `model.head = ws.nn.Identity()`."""
+    """Returns its input; arguments are ignored, as in PyTorch.  Example: `model.head = ws.nn.Identity()`."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -147,7 +147,7 @@ class Identity(Module):
 
 
 class Unflatten(FunctionModule, function=axes.unflatten):
-    """One axis as several.  Example: `ws.nn.Unflatten(1, (16, 7, 7))`."""
+    """Splits an axis into several.  Example: `ws.nn.Unflatten(1, (16, 7, 7))`."""
 
     def __init__(self, axis: int, sizes: Sequence[int]) -> None:
         self.axis, self.sizes = axis, tuple(sizes)

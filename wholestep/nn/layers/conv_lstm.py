@@ -1,4 +1,4 @@
-"""An LSTM whose state is an image."""
+"""A convolutional LSTM, whose state is an image."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ConvLSTM2d(Module):
     Args:
         inputs, hidden: channels of an image, and of h and c.
         kernel: odd, a number or a pair.
-        init, recurrent_init: how the weights of the images and of the state start; uniform in ±1/√(hidden·KH·KW) unless
-            given.
+        init, recurrent_init: initializers of the weights of the images and of the state; uniform in ±1/√(hidden·KH·KW)
+            unless given.
 
     Example: `outputs, (h, c) = ws.nn.ConvLSTM2d(1, 16, 3)(video)`.
     """
@@ -56,7 +56,7 @@ class ConvLSTM2d(Module):
         self.bias = parameter((4 * hidden,), 0.0, dtype) if bias else None
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """All h, (batch, time, hidden, H, W), and (h, c) after the last step."""
+        """The h of all steps, (batch, time, hidden, H, W), and (h, c) after the last step."""
         if x.ndim != 5 or x.shape[2] != self.inputs:
             fail(
                 ShapeError,
@@ -66,7 +66,7 @@ class ConvLSTM2d(Module):
         batch, time, channels, height, width = x.shape
         shape = (batch, self.hidden, height, width)
         first = (as_tensor(0.0).astype(x.dtype).expand(*shape),) * 2 if state is None else tuple(state)
-        images = x.reshape((-1, channels, height, width))  # all steps at once
+        images = x.reshape((-1, channels, height, width))  # one convolution over the images of all steps
         gates = conv2d(images, self.weight_ih, self.bias, padding="same").reshape(
             (batch, time, 4 * self.hidden, height, width)
         )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AnyConv(Module):
-    """What convolutions share: their parameters, the check of what they are given, and how they are computed."""
+    """The base class of convolutions: their parameters, the checks of their input, and the computation."""
 
     weight: Tensor
     bias: Tensor | None
@@ -78,7 +78,7 @@ class AnyConv(Module):
             )
 
     def _hint(self, x: Tensor) -> str:
-        """What images of another library, or without an axis of channels, need."""
+        """A hint for images in another layout, or without a channel axis."""
         axes = len(self.kernel)
         if x.ndim == 1 + axes and self.inputs == 1:
             return " Add the axis of channels: x[:, None]."
@@ -89,8 +89,8 @@ class AnyConv(Module):
 
     def options(self) -> str:
         kernel = self.kernel[0] if len(set(self.kernel)) == 1 else self.kernel
-        given = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
-        changed = [f", {n}={getattr(self, n)!r}" for n, plain in given.items() if getattr(self, n, plain) != plain]
+        defaults = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
+        changed = [f", {n}={getattr(self, n)!r}" for n, plain in defaults.items() if getattr(self, n, plain) != plain]
         return f"{self.inputs}, {self.outputs}, {kernel}{''.join(changed)}" + (
             "" if self.bias is not None else ", bias=False"
         )
@@ -113,8 +113,8 @@ class Conv2d(AnyConv):
         kernel, stride, dilation: a number, or a pair (vertical, horizontal).
         padding: the same, or "same" or "valid".
         groups: output channels of group g see the input channels of group g alone.
-        init: how the weight starts, where not as above.
-        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
+        init: the initializer of the weight, unless as above.
+        weight_regularizer, activity_regularizer: as for `ws.nn.Linear`.
 
     Example: `ws.nn.Conv2d(3, 16, 3, padding=1)`.
     """
@@ -135,7 +135,7 @@ class Conv3d(AnyConv):
 
 
 class AnyConvTranspose(AnyConv):
-    """What transposed convolutions share; weight (inputs, outputs / groups, ...) as in PyTorch."""
+    """The base class of transposed convolutions; weight (inputs, outputs / groups, ...) as in PyTorch."""
 
     function: Callable[..., Tensor]
 
@@ -183,16 +183,16 @@ class ConvTranspose1d(AnyConvTranspose):
 
 
 class ConvTranspose2d(AnyConvTranspose):
-    """The adjoint of a convolution (`ws.conv_transpose2d`), which makes images larger: stride 2 doubles them.
+    """A transposed convolution (`ws.conv_transpose2d`), which enlarges images: stride 2 doubles their size.
 
     Weight (inputs, outputs / groups, KH, KW) and bias start as in PyTorch.
 
     Args:
         kernel, stride, dilation: a number, or a pair (vertical, horizontal).
-        padding: what is cut off on each side; or "same": `stride` rows for every row; or "valid".
+        padding: the amount removed from each side; or "same": `stride` rows for every row; or "valid".
         output_padding: rows and columns more, below and on the right; less than the stride or the dilation.
-        init: how the weight starts, where not as in PyTorch.
-        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
+        init: the initializer of the weight; by default PyTorch's.
+        weight_regularizer, activity_regularizer: as for `ws.nn.Linear`.
 
     Example: `ws.nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1)`.
     """
@@ -207,11 +207,11 @@ class ConvTranspose3d(AnyConvTranspose):
 
 
 class SeparableConv2d(Module):
-    """A convolution of each channel by itself, then one of single pixels that mixes them (arXiv:1610.02357).
+    """A depthwise convolution followed by a 1 x 1 convolution that mixes the channels (arXiv:1610.02357).
 
     Args:
-        multiplier: how many channels the first makes of each.
-        init: how both weights start, where not as those of `Conv2d`.
+        multiplier: output channels of the depthwise convolution per input channel.
+        init: the initializer of both weights; by default that of `Conv2d`.
 
     Example: `ws.nn.SeparableConv2d(32, 64, 3, padding="same")`.
     """

@@ -1,4 +1,4 @@
-"""Layers without neighbours: linear maps, lookups, dropout, reshaping."""
+"""Linear, embedding, dropout and reshaping layers."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 
 def positive(kind: str, **sizes: int) -> None:
-    """OptionError unless the sizes are integers of at least 1."""
+    """Raise OptionError unless the sizes are integers of at least 1."""
     for what, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            fail(OptionError, f"{kind}: {what} is a whole number of at least 1; received {value!r}.")
+            fail(OptionError, f"{kind}: {what} is an integer of at least 1; received {value!r}.")
 
 
 def regularize(module: Module, weight: Regularizer, activity: Regularizer) -> None:
-    """Give a module the regularisers that its constructor was given."""
-    for option, given in (("weight_regularizer", weight), ("activity_regularizer", activity)):
-        if given is not None:
-            from wholestep.nn.module.regularizers import as_regularizer  # few layers have any
+    """Set the regularizers of a module from the arguments of its constructor."""
+    for option, regularizer in (("weight_regularizer", weight), ("activity_regularizer", activity)):
+        if regularizer is not None:
+            from wholestep.nn.module.regularizers import as_regularizer  # imported here because few layers have one
 
-            setattr(module, option, as_regularizer(type(module).__name__, option, given))
+            setattr(module, option, as_regularizer(type(module).__name__, option, regularizer))
 
 
 class Linear(Module):
-    """x · weightᵀ + bias; weight (outputs, inputs) and bias uniform in ±1/√inputs as in PyTorch.
+    """The linear map x · weightᵀ + bias; weight (outputs, inputs) and bias start uniform in ±1/√inputs as in PyTorch.
 
     Args:
-        init: how the weight starts, where not as above.
+        init: the initializer of the weight, unless as above.
         split: of workers that divide layers, `ws.Workers(model=2)`: "columns", each has some of the outputs, or "rows",
             each has some of the inputs.  Columns, an activation, rows: one sum over workers in each direction.
-        weight_regularizer, activity_regularizer: what is added to the loss for the weight, and for what the layer gives
-            (a mean over rows): `ws.nn.L2(1e-4)`, `ws.nn.L1(1e-4)`, or a function of a tensor that gives a number.
+        weight_regularizer, activity_regularizer: terms added to the loss for the weight, and for the output of the
+            layer (a mean over rows): `ws.nn.L2(1e-4)`, `ws.nn.L1(1e-4)`, or a function of a tensor that gives a number.
 
     Example: `ws.nn.Linear(784, 128)`.
     """
@@ -74,7 +74,7 @@ class Linear(Module):
         self.bias = parameter((outputs,), start, dtype) if bias else None
         self.split = split or None
         if split:
-            from wholestep.nn.wrappers.tensor_parallel import split_linear  # few are
+            from wholestep.nn.wrappers.tensor_parallel import split_linear  # imported here because few layers are split
 
             split_linear(self, split)
 
@@ -94,11 +94,12 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Row i of the weight (entries, width) for each index i; normal with std 1 as in PyTorch unless `init` is given.
+    """A table of vectors: row i of the weight (entries, width) for each index i; normal with std 1 as in PyTorch unless
+    `init` is given.
 
     Args:
         padding: the index of padding: its row starts as zeros and is not trained.
-        weight_regularizer, activity_regularizer: as of `Linear`.
+        weight_regularizer, activity_regularizer: as for `Linear`.
 
     Example: `ws.nn.Embedding(50257, 768)`.
     """
@@ -129,7 +130,7 @@ class Embedding(Module):
 
     def forward(self, indices: Tensor) -> Tensor:
         if indices.dtype.is_float:
-            fail(DTypeError, f"Embedding looks up whole numbers; received {indices!r}. Give the input dtype='int32'.")
+            fail(DTypeError, f"Embedding looks up integers; received {indices!r}. Give the input dtype='int32'.")
         rows = self.weight[indices]
         if self.padding is None:
             return rows
@@ -140,7 +141,7 @@ class Embedding(Module):
 
 
 class Dropout(FunctionModule, function=drop):
-    """Each element is 0 with probability p in training, the rest divided by 1 - p (Srivastava et al., 2014).
+    """In training, sets each element to 0 with probability p and divides the others by 1 - p (Srivastava et al., 2014).
 
     Example: `ws.nn.Dropout(0.1)`.
     """
@@ -156,7 +157,7 @@ class Dropout(FunctionModule, function=drop):
 
 
 class _DropSlices(Module):
-    """Dropout of entire slices: one draw for each index of the first `kept` axes."""
+    """Dropout of entire slices: one random decision for each index of the first `kept` axes."""
 
     kept: int
 
@@ -180,7 +181,8 @@ class _DropSlices(Module):
 
 
 class Dropout1d(_DropSlices):
-    """Whole channels of (N, C, L) are 0 with probability p in training, the rest divided by 1 - p (arXiv:1411.4280).
+    """In training, sets whole channels of (N, C, L) to 0 with probability p and divides the others by 1 - p
+    (arXiv:1411.4280).
 
     Example: `ws.nn.Dropout1d(0.2)`.
     """
@@ -201,7 +203,8 @@ class Dropout3d(_DropSlices):
 
 
 class DropPath(_DropSlices):
-    """Whole examples are 0 with probability p in training: a branch is left out (stochastic depth, arXiv:1603.09382).
+    """In training, sets whole examples to 0 with probability p, which skips a residual branch (stochastic depth,
+    arXiv:1603.09382).
 
     Example: `x + ws.nn.DropPath(0.1)(branch)`.
     """
@@ -210,7 +213,7 @@ class DropPath(_DropSlices):
 
 
 class Flatten(Module):
-    """All axes after the first as one.  Example: `ws.nn.Flatten()`."""
+    """Merges all axes after the first one.  Example: `ws.nn.Flatten()`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.reshape((x.shape[0], -1))

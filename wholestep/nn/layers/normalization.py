@@ -18,8 +18,9 @@ class _BatchNorm(Module):
     bias: Tensor | None
     running_mean: Tensor | None
     running_var: Tensor | None
-    takes: tuple[str, ...]  # the shapes it takes
-    # PyTorch counts batches for a mean over all of them; there is none here, but its files have the count.
+    takes: tuple[str, ...]  # the input shapes that the layer accepts
+    # PyTorch counts batches in order to average over all of them; this layer does not, but PyTorch's files contain the
+    # count.
     unused_names = ("num_batches_tracked",)
 
     def __init__(
@@ -49,7 +50,7 @@ class _BatchNorm(Module):
         return batch_norm(x, self.weight, self.bias, mean, variance, self.momentum, self.eps, self.per_worker)
 
     def _normalised_by(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """As in evaluation, in every step: the statistics are read, and do not change."""
+        """Normalize with the running statistics in every step, as in evaluation; they are not updated."""
         scale = rsqrt(variance + self.eps)
         scale = scale if self.weight is None else scale * self.weight
         shift = -mean * scale if self.bias is None else self.bias - mean * scale
@@ -134,7 +135,9 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """Layer norm over groups of channels, axis 1 (arXiv:1803.08494).  Example: `ws.nn.GroupNorm(8, 64)`."""
+    """Group norm: layer norm over each group of channels (axis 1) (arXiv:1803.08494).  Example: `ws.nn.GroupNorm(8,
+    64)`.
+    """
 
     weight: Tensor
     bias: Tensor
@@ -154,7 +157,7 @@ class GroupNorm(Module):
 
 
 class _InstanceNorm(Module):
-    """Each channel of each example by itself: `group_norm` with as many groups as channels."""
+    """The base class of instance norms: `group_norm` with as many groups as channels."""
 
     takes: str
     weight: Tensor | None

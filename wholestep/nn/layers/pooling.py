@@ -1,4 +1,4 @@
-"""Pooling as modules."""
+"""Pooling layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Sizes = int | Sequence[int]
 
 
 class _Pool(Module):
-    """Windows that slide: `window`, `stride`, `padding` and `ceil_mode` of the function that it is."""
+    """The base class of pools: `window`, `stride`, `padding` and `ceil_mode` of the function that it calls."""
 
     function: Callable[..., Tensor]
 
@@ -89,7 +89,7 @@ class AvgPool1d(_AvgPool):
 
 
 class AvgPool2d(_AvgPool):
-    """The mean of each window, zeros of the padding included unless `count_padding=False` (`ws.avg_pool2d`).
+    """The mean of each window (`ws.avg_pool2d`); zeros of the padding count unless `count_padding=False`.
 
     Example: `ws.nn.AvgPool2d(2)`.
     """
@@ -120,25 +120,25 @@ class _AdaptivePool(Module):
 
 
 class AdaptiveAvgPool1d(_AdaptivePool):
-    """The mean of `size` windows, as large as they have to be.  Example: `ws.nn.AdaptiveAvgPool1d(4)`."""
+    """The means of `size` windows that cover a signal.  Example: `ws.nn.AdaptiveAvgPool1d(4)`."""
 
     function = staticmethod(adaptive_pooling.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_AdaptivePool):
-    """The mean of `size` windows, as large as they have to be.  Example: `ws.nn.AdaptiveAvgPool2d((7, 7))`."""
+    """The means of `size` windows that cover an image.  Example: `ws.nn.AdaptiveAvgPool2d((7, 7))`."""
 
     function = staticmethod(adaptive_pooling.adaptive_avg_pool2d)
 
 
 class AdaptiveMaxPool1d(_AdaptivePool):
-    """The largest element of `size` windows.  Example: `ws.nn.AdaptiveMaxPool1d(4)`."""
+    """The maxima of `size` windows that cover a signal.  Example: `ws.nn.AdaptiveMaxPool1d(4)`."""
 
     function = staticmethod(adaptive_pooling.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_AdaptivePool):
-    """The largest element of `size` windows.  Example: `ws.nn.AdaptiveMaxPool2d((7, 7))`."""
+    """The maxima of `size` windows that cover an image.  Example: `ws.nn.AdaptiveMaxPool2d((7, 7))`."""
 
     function = staticmethod(adaptive_pooling.adaptive_max_pool2d)
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class Recurrent(Module):
-    """What RNN, LSTM and GRU share: stacked layers, directions, biases, the order of axes."""
+    """The base class of RNN, LSTM and GRU: stacked layers, directions, biases, the order of axes."""
 
     _cell = RNN_CELLS["tanh"]
     gates = 1
-    states = 1  # of one cell: h, and c of an LSTM
+    states = 1  # states of one cell: h, and for an LSTM also c
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Recurrent(Module):
 
     # -- forward ---------------------------------------------------------------------------------------------------
     def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """All outputs, and the state after the last step.
+        """Compute all outputs, and the state after the last step.
 
         Args:
             x: (time, batch, inputs), or (batch, time, inputs) with `batch_first`.
@@ -120,23 +120,23 @@ class Recurrent(Module):
             )
 
     def _first(self, steps: Tensor, state: Any) -> tuple[Tensor, ...]:
-        """The state before the first step, one tensor (layers · directions, batch, hidden) per part of it."""
+        """The initial state, as a tensor (layers · directions, batch, hidden) for each of its parts."""
         batch: Extent = steps.shape[1]
         shape = (self.num_layers * self.directions, batch, self.hidden)
         if state is None:
             return (as_tensor(0.0).astype(steps.dtype).expand(*shape),) * self.states
-        given = state if isinstance(state, tuple | list) else (state,)
-        for s in given:
-            if not isinstance(s, Tensor) or s.shape != shape or len(given) != self.states:
+        parts = state if isinstance(state, tuple | list) else (state,)
+        for s in parts:
+            if not isinstance(s, Tensor) or s.shape != shape or len(parts) != self.states:
                 what = "a pair (h, c) of tensors" if self.states > 1 else "a tensor"
                 fail(
                     ShapeError,
                     f"{type(self).__name__}: state is {what} of shape {shape_text(shape)}; received {state!r}.",
                 )
-        return tuple(given)
+        return tuple(parts)
 
     def _run(self, number: int, inputs: Tensor, state: State, reverse: bool) -> tuple[State, Tensor]:
-        """One layer in one direction: the state after the last step, and all outputs."""
+        """Run one layer in one direction; return the state after the last step and all outputs."""
         suffix = self._suffixes(number // self.directions)[number % self.directions]
         w, u = getattr(self, "weight_ih" + suffix), getattr(self, "weight_hh" + suffix)
         biases = (getattr(self, "bias_ih" + suffix), getattr(self, "bias_hh" + suffix)) if self.bias else (None, None)
@@ -162,7 +162,7 @@ def first_values(hidden: int) -> Initializer:
 
 
 class RNN(Recurrent):
-    """h' = tanh(W·x + b + U·h + c), layer upon layer (Elman, 1990); PyTorch's names, shapes and first values.
+    """h' = tanh(W·x + b + U·h + c), layer upon layer (Elman, 1990); PyTorch's names, shapes and initial weights.
 
     Args:
         inputs, hidden: features of a step, and of the state.
@@ -170,8 +170,8 @@ class RNN(Recurrent):
         batch_first: inputs and outputs are (batch, time, features); else (time, batch, features), which is faster.
         dropout: between layers, in training.
         bidirectional: a second loop from the last step to the first; outputs are put side by side.
-        init, recurrent_init: how the weights of the inputs and of the state start, where not as in PyTorch.
-        weight_regularizer: as of `ws.nn.Linear`.
+        init, recurrent_init: initializers of the weights of the inputs and of the state; by default PyTorch's.
+        weight_regularizer: as for `ws.nn.Linear`.
 
     Example: `outputs, last = ws.nn.RNN(64, 128)(x)`.
     """
@@ -190,8 +190,8 @@ class RNN(Recurrent):
 
 
 class LSTM(Recurrent):
-    """Long short-term memory (Hochreiter & Schmidhuber, 1997; with a forget gate); PyTorch's names, shapes and first
-    values.  The rows of the weights are the gates i, f, g, o.
+    """Long short-term memory (Hochreiter & Schmidhuber, 1997; with a forget gate); PyTorch's names, shapes and initial
+    weights.  The rows of the weights are the gates i, f, g, o.
 
     Args:
         inputs, hidden: features of a step, and of h and c.
@@ -205,8 +205,8 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    """Gated recurrent units (arXiv:1406.1078) with PyTorch's names, shapes and first values.  The rows of the weights
-    are the gates r, z, n; r multiplies the state's part of n, its bias included.
+    """Gated recurrent units (arXiv:1406.1078) with PyTorch's names, shapes and initial weights.  The rows of the
+    weights are the gates r, z, n; r multiplies the state's part of n, its bias included.
 
     Args:
         inputs, hidden: features of a step, and of the state.

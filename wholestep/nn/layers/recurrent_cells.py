@@ -1,4 +1,4 @@
-"""One step of a recurrent layer, under PyTorch's names: `weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`."""
+"""Cells: one step of a recurrent layer, under PyTorch's names `weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wholestep.nn.module.parameter import parameter, weight
 
 
 class _Cell(Module):
-    """A step of `layer`, with weights of its own."""
+    """The base class of cells: one step of `layer`, with weights of its own."""
 
     layer: type[Recurrent]
     weight_ih: Tensor
@@ -43,7 +43,7 @@ class _Cell(Module):
         self.bias_hh = parameter((rows,), start, dtype) if bias else None
 
     def forward(self, x: Tensor, state: Any = None) -> Any:
-        """The state after a step, of an LSTM the pair (h, c).
+        """The state after a step; for an LSTM the pair (h, c).
 
         Args:
             x: (batch, inputs).
@@ -57,17 +57,17 @@ class _Cell(Module):
                 f"{shape_text(x.shape)}. For all steps at once use ws.nn.{self.layer.__name__}.",
             )
         shape = (x.shape[0], self.hidden)
-        given = state if isinstance(state, tuple | list) else (state,)
+        parts = state if isinstance(state, tuple | list) else (state,)
         if state is None:
-            given = (as_tensor(0.0).astype(x.dtype).expand(*shape),) * self.layer.states
-        if len(given) != self.layer.states or any(not isinstance(s, Tensor) or s.shape != shape for s in given):
+            parts = (as_tensor(0.0).astype(x.dtype).expand(*shape),) * self.layer.states
+        if len(parts) != self.layer.states or any(not isinstance(s, Tensor) or s.shape != shape for s in parts):
             what = "a pair (h, c) of tensors" if several else "a tensor"
             fail(ShapeError, f"{kind}: state is {what} of shape {shape_text(shape)}; received {state!r}.")
         cell = RNN_CELLS[self.nonlinearity] if self.layer is RNN else self.layer._cell
         input_bias, state_bias = cell.split_bias(self.bias_ih, self.bias_hh)
         gates = x @ self.weight_ih.T if input_bias is None else x @ self.weight_ih.T + input_bias
-        h = given[0] @ self.weight_hh.T
-        after = cell.step(gates, h if state_bias is None else h + state_bias, tuple(given))
+        h = parts[0] @ self.weight_hh.T
+        after = cell.step(gates, h if state_bias is None else h + state_bias, tuple(parts))
         return after if several else after[0]
 
     def options(self) -> str:

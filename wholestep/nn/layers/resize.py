@@ -1,4 +1,4 @@
-"""Images of another size, and margins around them, as modules."""
+"""Layers that resize images or pad them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from wholestep.nn.module.module import Module
 
 
 class Upsample(FunctionModule, function=resize.interpolate):
-    """Signals, images or volumes of another size (`ws.interpolate`).
+    """Resizes signals, images or volumes (`ws.interpolate`).
 
     Args:
-        size: of the result; or
-        scale: how many times as large.
+        size: the size of the result; or
+        scale: the factor by which the size grows.
         mode: "nearest", "linear" ("bilinear", "trilinear"), "cubic" ("bicubic") or "area".
 
     Example: `ws.nn.Upsample(scale=2, mode="bilinear")`.
@@ -40,7 +40,9 @@ class Upsample(FunctionModule, function=resize.interpolate):
 
 
 class PixelShuffle(FunctionModule, function=resize.pixel_shuffle):
-    """(N, C·r², H, W) -> (N, C, H·r, W·r) (`ws.pixel_shuffle`).  Example: `ws.nn.PixelShuffle(2)`."""
+    """Moves channels into space: (N, C·r², H, W) -> (N, C, H·r, W·r) (`ws.pixel_shuffle`).  Example:
+    `ws.nn.PixelShuffle(2)`.
+    """
 
     def __init__(self, factor: int) -> None:
         self.factor = factor
@@ -50,7 +52,9 @@ class PixelShuffle(FunctionModule, function=resize.pixel_shuffle):
 
 
 class PixelUnshuffle(FunctionModule, function=resize.pixel_unshuffle):
-    """(N, C, H·r, W·r) -> (N, C·r², H, W) (`ws.pixel_unshuffle`).  Example: `ws.nn.PixelUnshuffle(2)`."""
+    """Moves space into channels: (N, C, H·r, W·r) -> (N, C·r², H, W) (`ws.pixel_unshuffle`).  Example:
+    `ws.nn.PixelUnshuffle(2)`.
+    """
 
     def __init__(self, factor: int) -> None:
         self.factor = factor
@@ -60,10 +64,12 @@ class PixelUnshuffle(FunctionModule, function=resize.pixel_unshuffle):
 
 
 class _Pad(Module):
-    """`padding` is a number for all sides, or (left, right) or (left, right, top, bottom), as in torch."""
+    """The base class of padding layers; `padding` is a number for all sides, (left, right) or (left, right, top,
+    bottom), as in torch.
+    """
 
     mode = "constant"
-    sides: int  # axes that are padded, the last ones
+    sides: int  # how many of the last axes are padded
 
     def __init__(self, padding: int | Sequence[int], value: float = 0.0) -> None:
         each = (padding,) * (2 * self.sides) if isinstance(padding, int) else tuple(padding)
@@ -88,48 +94,48 @@ class _Pad(Module):
 
 
 class ZeroPad1d(_Pad):
-    """Zeros, or `value`, around signals (N, C, L).  Example: `ws.nn.ZeroPad1d((2, 0))`."""
+    """Pads signals (N, C, L) with zeros or `value`.  Example: `ws.nn.ZeroPad1d((2, 0))`."""
 
     sides = 1
 
 
 class ZeroPad2d(_Pad):
-    """Zeros, or `value`, around images (N, C, H, W).  Example: `ws.nn.ZeroPad2d(1)`."""
+    """Pads images (N, C, H, W) with zeros or `value`.  Example: `ws.nn.ZeroPad2d(1)`."""
 
     sides = 2
 
 
 class ReflectionPad1d(_Pad):
-    """Signals mirrored at their ends (`ws.pad`).  Example: `ws.nn.ReflectionPad1d(2)`."""
+    """Pads signals by reflection at their ends (`ws.pad`).  Example: `ws.nn.ReflectionPad1d(2)`."""
 
     mode, sides = "reflect", 1
 
 
 class ReflectionPad2d(_Pad):
-    """Images mirrored at their edges (`ws.pad`).  Example: `ws.nn.ReflectionPad2d(1)`."""
+    """Pads images by reflection at their edges (`ws.pad`).  Example: `ws.nn.ReflectionPad2d(1)`."""
 
     mode, sides = "reflect", 2
 
 
 class ReplicationPad1d(_Pad):
-    """The first and last element again (`ws.pad`).  Example: `ws.nn.ReplicationPad1d(2)`."""
+    """Pads signals by repeating the first and the last element (`ws.pad`).  Example: `ws.nn.ReplicationPad1d(2)`."""
 
     mode, sides = "replicate", 1
 
 
 class ReplicationPad2d(_Pad):
-    """The outermost pixels again (`ws.pad`).  Example: `ws.nn.ReplicationPad2d(1)`."""
+    """Pads images by repeating the outermost pixels (`ws.pad`).  Example: `ws.nn.ReplicationPad2d(1)`."""
 
     mode, sides = "replicate", 2
 
 
 class CircularPad1d(_Pad):
-    """The other end of the signal (`ws.pad`).  Example: `ws.nn.CircularPad1d(2)`."""
+    """Pads signals with elements from their other end (`ws.pad`).  Example: `ws.nn.CircularPad1d(2)`."""
 
     mode, sides = "circular", 1
 
 
 class CircularPad2d(_Pad):
-    """The other side of the image (`ws.pad`).  Example: `ws.nn.CircularPad2d(1)`."""
+    """Pads images with pixels from their opposite side (`ws.pad`).  Example: `ws.nn.CircularPad2d(1)`."""
 
     mode, sides = "circular", 2

@@ -1,4 +1,6 @@
-"""A model's encoding: what it has learnt of the columns of tables, kept with it and applied by `predict`."""
+"""The table encoding of a model: how columns become numbers, fitted in training, stored with the model, used by
+`predict`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     from wholestep.nn.module.module import Module
 
 ATTRIBUTE = "_encoding"
-HEADER = "wholestep.encoding"  # in the header of a file of weights, and among what a checkpoint notes: JSON
+# key of the encoding (as JSON) in the header of a weights file and in the metadata of a checkpoint
+HEADER = "wholestep.encoding"
 UNMET = (
     "has no layers yet: it makes them for the columns of a table. Train it on a frame, ws.fit(model, (frame, 'target')"
     ", loss=...), or load the file of a trained one."
@@ -23,7 +26,7 @@ UNMET = (
 
 
 def encoding_of(model: Module) -> Encoding | None:
-    """The encoding that was learnt in training or loaded from a file; None: the model takes arrays."""
+    """The encoding that was fitted in training or loaded from a file; None: the model takes arrays."""
     encoding: Encoding | None = model.__dict__.get(ATTRIBUTE)
     return encoding
 
@@ -35,7 +38,7 @@ def encoding_metadata(model: Module) -> dict[str, str]:
 
 
 def keep_encoding(model: Module, encoding: Encoding) -> None:
-    """Give a model its encoding; one that makes its layers for the columns makes them now."""
+    """Store the table encoding in a model, and build the layers of a model that depends on the columns."""
     meet = getattr(type(model), "meet", None)
     if meet is not None:
         meet(model, encoding)
@@ -45,7 +48,7 @@ def keep_encoding(model: Module, encoding: Encoding) -> None:
 def encode_inputs(
     model: Module, inputs: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """The arguments of `predict`, a frame among them as arrays."""
+    """The arguments of `predict`, with a frame encoded as arrays."""
     encoding = encoding_of(model)
     if len(inputs) != 1 or named:
         return inputs, named
@@ -72,7 +75,9 @@ def encode_inputs(
 
 
 def _data_set_inputs(inputs: tuple[Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """The inputs of a data set with `len` and `[i]`, or of a part that `ws.data.split` gave; arrays as they are."""
+    """The inputs of a data set with `len` and `[i]`, or of a part returned by `ws.data.split`; arrays are returned
+    unchanged.
+    """
     from wholestep.data.sources import RowSource, inputs_of
     from wholestep.data.table import Table, names_by_position
 

@@ -1,4 +1,4 @@
-"""Layers that few networks have, under PyTorch's names."""
+"""Less common layers, under PyTorch's names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ParameterList(Module):
             self.append(value)
 
     def append(self, value: Any) -> ParameterList:
-        """One more, an array or a parameter."""
+        """Append an array or a parameter."""
         setattr(self, str(self.count), value if isinstance(value, Parameter) else Parameter(value))
         self.count += 1
         return self
@@ -90,7 +90,9 @@ class ParameterDict(Module):
 
 
 class Bilinear(Module):
-    """y = x₁ᵀ · weight · x₂ + bias, the weight (outputs, inputs, inputs).  Example: `ws.nn.Bilinear(3, 4, 5)`."""
+    """The bilinear map y = x₁ᵀ · weight · x₂ + bias; the weight is (outputs, inputs, inputs).  Example:
+    `ws.nn.Bilinear(3, 4, 5)`.
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -107,7 +109,7 @@ class Bilinear(Module):
 
 
 class EmbeddingBag(Module):
-    """The mean, the sum or the maximum of the rows of a table that tokens (batch, many) name.
+    """The mean, the sum or the maximum of the embeddings of tokens (batch, count).
 
     Bags are equally long: a row of tokens each.  Example: `ws.nn.EmbeddingBag(100, 8, mode="sum")`.
     """
@@ -130,7 +132,9 @@ class EmbeddingBag(Module):
 
 
 class CosineSimilarity(Module):
-    """x · y / (‖x‖ ‖y‖) along an axis (`ws.cosine_similarity`).  Example: `ws.nn.CosineSimilarity(axis=1)`."""
+    """The cosine similarity x · y / (‖x‖ ‖y‖) along an axis (`ws.cosine_similarity`).  Example:
+    `ws.nn.CosineSimilarity(axis=1)`.
+    """
 
     def __init__(self, axis: int = 1, eps: float = 1e-8) -> None:
         self.axis, self.eps = axis, eps
@@ -140,7 +144,7 @@ class CosineSimilarity(Module):
 
 
 class PairwiseDistance(Module):
-    """‖x - y + eps‖ₚ along the last axis.  Example: `ws.nn.PairwiseDistance()`."""
+    """The distance ‖x - y + eps‖ₚ along the last axis.  Example: `ws.nn.PairwiseDistance()`."""
 
     def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
         self.p, self.eps, self.keepdim = p, eps, keepdim
@@ -157,7 +161,7 @@ class Softmax2d(Module):
 
 
 class ChannelShuffle(Module):
-    """The channels of several groups, one of each in turn (arXiv:1707.01083).  Example: `ws.nn.ChannelShuffle(2)`."""
+    """Interleaves the channels of several groups (arXiv:1707.01083).  Example: `ws.nn.ChannelShuffle(2)`."""
 
     def __init__(self, groups: int) -> None:
         positive("ChannelShuffle", groups=groups)
@@ -175,7 +179,7 @@ class ChannelShuffle(Module):
 
 
 class LocalResponseNorm(FunctionModule, function=pooling_indices.local_response_norm):
-    """x divided by the mean square of neighbouring channels (`ws.local_response_norm`).
+    """x divided by a power of the mean square of neighbouring channels (`ws.local_response_norm`).
 
     Example: `ws.nn.LocalResponseNorm(5)`.
     """
@@ -186,21 +190,21 @@ class LocalResponseNorm(FunctionModule, function=pooling_indices.local_response_
 
 
 class AdaptiveAvgPool3d(FunctionModule, function=adaptive_pooling.adaptive_avg_pool3d):
-    """The mean of `size` windows of volumes.  Example: `ws.nn.AdaptiveAvgPool3d((1, 4, 4))`."""
+    """The means of `size` windows that cover a volume.  Example: `ws.nn.AdaptiveAvgPool3d((1, 4, 4))`."""
 
     def __init__(self, size: Any) -> None:
         self.size = size
 
 
 class AdaptiveMaxPool3d(FunctionModule, function=adaptive_pooling.adaptive_max_pool3d):
-    """The largest element of `size` windows of volumes.  Example: `ws.nn.AdaptiveMaxPool3d(2)`."""
+    """The maxima of `size` windows that cover a volume.  Example: `ws.nn.AdaptiveMaxPool3d(2)`."""
 
     def __init__(self, size: Any) -> None:
         self.size = size
 
 
 class MaxUnpool2d(Module):
-    """From the maxima of a pool and their places back to images (`ws.max_unpool2d`).
+    """The inverse of a max pool: puts the maxima back at their positions, zeros elsewhere (`ws.max_unpool2d`).
 
     Example: `ws.nn.MaxUnpool2d(2)(values, places)`.
     """
@@ -219,21 +223,21 @@ class MaxUnpool2d(Module):
 
 
 class Unfold(FunctionModule, function=unfold.unfold):
-    """Windows of images as columns (`ws.unfold`).  Example: `ws.nn.Unfold(3, padding=1)`."""
+    """Extracts windows of images as columns (`ws.unfold`).  Example: `ws.nn.Unfold(3, padding=1)`."""
 
     def __init__(self, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> None:
         self.kernel, self.dilation, self.padding, self.stride = kernel, dilation, padding, stride
 
 
 class Fold(FunctionModule, function=unfold.fold):
-    """Columns added up to images (`ws.fold`).  Example: `ws.nn.Fold((8, 8), 2, stride=2)`."""
+    """Adds up columns of windows to images (`ws.fold`).  Example: `ws.nn.Fold((8, 8), 2, stride=2)`."""
 
     def __init__(self, size: Sizes, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> None:
         self.size, self.kernel, self.dilation, self.padding, self.stride = size, kernel, dilation, padding, stride
 
 
 class UpsamplingNearest2d(Module):
-    """Images of another size, each pixel repeated.  Example: `ws.nn.UpsamplingNearest2d(scale=2)`."""
+    """Resizes images by repeating pixels.  Example: `ws.nn.UpsamplingNearest2d(scale=2)`."""
 
     def __init__(self, size: Any = None, scale: Any = None) -> None:
         self.size, self.scale = size, scale
@@ -243,7 +247,7 @@ class UpsamplingNearest2d(Module):
 
 
 class UpsamplingBilinear2d(UpsamplingNearest2d):
-    """Images of another size, the corners standing for each other.  Example: `ws.nn.UpsamplingBilinear2d(scale=2)`."""
+    """Resizes images bilinearly with aligned corners.  Example: `ws.nn.UpsamplingBilinear2d(scale=2)`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return resize.interpolate(x, self.size, self.scale, "bilinear", align_corners=True)

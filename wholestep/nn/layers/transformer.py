@@ -17,7 +17,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class Layered(Module):
-    """What layers of transformers share: an inner layer, and parts that are added to what they are given."""
+    """The base class of transformer layers: the MLP and the residual connections."""
 
     linear1: Linear
     linear2: Linear
@@ -38,9 +38,9 @@ class Layered(Module):
 
 
 class _Block(Layered):
-    """Layers with the conventions of this library: `TransformerBlock` says what the arguments are."""
+    """The base class of blocks with this library's conventions; `TransformerBlock` documents the arguments."""
 
-    has_memory = False  # does it look at what another stack gave?
+    has_memory = False  # does it attend to the output of another stack?
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class _Block(Layered):
 
 
 class TransformerBlock(_Block):
-    """x + attention(norm(x)), then x + mlp(norm(x)) (arXiv:2002.04745); or norm(x + attention(x)), then
-    norm(x + mlp(x)), as it was first (arXiv:1706.03762).
+    """A transformer block, pre-norm (arXiv:2002.04745): x + attention(norm(x)), then x + mlp(norm(x)); or post-norm as
+    first published (arXiv:1706.03762): norm(x + attention(x)), then norm(x + mlp(x)).
 
     Names are those of `torch.nn.TransformerEncoderLayer`.
 
@@ -85,8 +85,8 @@ class TransformerBlock(_Block):
         hidden: width of the inner layer, 4·width unless given.
         dropout: after attention, inside and after the inner layer.
         norm_first: norms are before the sublayers, rather than after the sums.
-        attention_dropout: of the weights of the softmax (see `ws.attention`).
-        init: how all weights start, where not as in PyTorch.
+        attention_dropout: the rate of dropout of the softmax's weights (see `ws.attention`).
+        init: the initializer of all weights; by default PyTorch's.
         split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads and some of the inner
             layer's features each.
 
@@ -94,13 +94,13 @@ class TransformerBlock(_Block):
     """
 
     def forward(self, x: Tensor, mask: Operand | None = None) -> Tensor:
-        """x (batch, time, width); a mask as of `ws.attention`."""
+        """The output of the block for x (batch, time, width); `mask` is as for `ws.attention`."""
         x = self._add_residual(x, 1, lambda y: self.self_attn(y, mask=mask))
         return self._add_residual(x, 2, self._inner)
 
 
 class TransformerDecoderBlock(_Block):
-    """Attention to what is there already, attention to a memory, an inner layer (arXiv:1706.03762).
+    """A decoder block: self-attention, attention to a memory, and an MLP (arXiv:1706.03762).
 
     Names are those of `torch.nn.TransformerDecoderLayer`; the arguments are those of `TransformerBlock`, but that it is
     causal and has its norms after the sums by default.
@@ -130,22 +130,22 @@ class TransformerDecoderBlock(_Block):
     def forward(
         self, x: Tensor, memory: Tensor, mask: Operand | None = None, memory_mask: Operand | None = None
     ) -> Tensor:
-        """x (batch, time, width), memory (batch, time', width); masks as of `ws.attention`."""
+        """The output for x (batch, time, width) and memory (batch, time', width); masks are as for `ws.attention`."""
         x = self._add_residual(x, 1, lambda y: self.self_attn(y, mask=mask))
         x = self._add_residual(x, 2, lambda y: self.multihead_attn(y, memory, memory_mask))
         return self._add_residual(x, 3, self._inner)
 
 
 class Transformer(Module):
-    """An encoder and a decoder (arXiv:1706.03762): (source, target) -> what the decoder makes of the target.
+    """An encoder and a decoder (arXiv:1706.03762): maps (source, target) to the decoder's output.
 
     Both take vectors, (batch, time, width), as `torch.nn.Transformer(batch_first=True)` does, whose names it has;
-    embeddings, positions and the scores of words are the model's around it.  A position of the target sees those before
-    it.
+    embeddings, positions and the scores of words are the model's around it.  A position of the target attends only to
+    itself and earlier ones.
 
     Args:
-        encoder_layers, decoder_layers: how many blocks.
-        dropout, activation, norm_first, attention_dropout, init, split: as of `TransformerBlock`.
+        encoder_layers, decoder_layers: the number of blocks.
+        dropout, activation, norm_first, attention_dropout, init, split: as for `TransformerBlock`.
 
     Example: `ws.nn.Transformer(64, 4, encoder_layers=2, decoder_layers=2)(source, target)`.
     """
@@ -179,14 +179,14 @@ class Transformer(Module):
         target_mask: Operand | None = None,
         memory_mask: Operand | None = None,
     ) -> Tensor:
-        """Masks as of `ws.attention`: True where a query may look."""
+        """The decoder's output; masks are as for `ws.attention`: True where a query may attend."""
         memory = self.encoder(source, mask=source_mask)
         out: Tensor = self.decoder(target, memory, mask=target_mask, memory_mask=memory_mask)
         return out
 
 
 class Stack(Module):
-    """Blocks one after the other, each with the same memory and masks, and a norm after the last."""
+    """Blocks one after the other, all with the same memory and masks, and a norm after the last."""
 
     def __init__(self, layers: Sequence[Module], width: int, dtype: object) -> None:
         self.layers, self.norm = list(layers), LayerNorm(width, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The layers of transformers as PyTorch has them, with its arguments: masks are True where a query may *not* look."""
+"""PyTorch's transformer layers with its arguments: masks are True where a query may *not* attend."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Mask: TypeAlias = "Operand | None"
 
 
 def _activation(op: str, given: str | Activation) -> Activation:
-    known: dict[str, Activation] = {"relu": primitives.relu, "gelu": primitives.gelu}
+    activations: dict[str, Activation] = {"relu": primitives.relu, "gelu": primitives.gelu}
     if callable(given):
         return given
-    if given not in known:
+    if given not in activations:
         fail(OptionError, f"{op}: activation is 'relu', 'gelu' or a function; received {given!r}.")
-    return known[given]
+    return activations[given]
 
 
 def _open(op: str, x: Tensor, heads: int, mask: Mask, padding: Mask) -> Tensor | None:
-    """A mask for `ws.attention`: True where a query may look, or numbers to be added, of (batch, heads, time, time)."""
+    """A mask for `ws.attention`, (batch, heads, time, time): True where a query may attend, or numbers to be added."""
     shown: Tensor | None = None
     if mask is not None:
-        given = as_tensor(mask)
-        shown = ~given if given.dtype == boolean else given
-        if given.ndim == 3:
-            shown = shown.reshape((x.shape[0], heads, *given.shape[1:]))
+        tensor = as_tensor(mask)
+        shown = ~tensor if tensor.dtype == boolean else tensor
+        if tensor.ndim == 3:
+            shown = shown.reshape((x.shape[0], heads, *tensor.shape[1:]))
     if padding is None:
         return shown
     keys = as_tensor(padding)
@@ -53,9 +53,9 @@ def _open(op: str, x: Tensor, heads: int, mask: Mask, padding: Mask) -> Tensor |
 
 
 class _Layer(Layered):
-    """What encoder and decoder layers share: their arguments, the norms, the order of axes."""
+    """The base class of encoder and decoder layers: their arguments, the norms, the order of axes."""
 
-    has_memory = False  # does it look at what an encoder gave?
+    has_memory = False  # does it attend to the output of an encoder?
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class _Layer(Layered):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Attention to itself and an inner layer (arXiv:1706.03762), as `torch.nn.TransformerEncoderLayer`, whose names and
-    arguments it has.  `ws.nn.TransformerBlock` is the same with the conventions of this library.
+    """Self-attention and an MLP (arXiv:1706.03762), with the names and arguments of `torch.nn.TransformerEncoderLayer`.
+    `ws.nn.TransformerBlock` is the same with the conventions of this library.
 
     Args:
         hidden: width of the inner layer.
         activation: "relu", "gelu" or a function.
         batch_first: x is (batch, time, width); else (time, batch, width), PyTorch's default.
-        split: as of `ws.nn.TransformerBlock`.
+        split: as for `ws.nn.TransformerBlock`.
 
     Example: `ws.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)`.
     """
@@ -105,8 +105,9 @@ class TransformerEncoderLayer(_Layer):
     def forward(
         self, src: Tensor, src_mask: Mask = None, src_key_padding_mask: Mask = None, is_causal: bool = False
     ) -> Tensor:
-        """Masks: bool, True where a query may not look, or numbers that are added; (time, time), (batch · heads, time,
-        time), and for keys (batch, time)."""
+        """The output of the layer.  Masks are bool, True where a query may not attend, or numbers that are added;
+        (time, time), (batch · heads, time, time), and for keys (batch, time).
+        """
         x = self._batch_first(src)
         mask = _open("TransformerEncoderLayer", x, self.heads, src_mask, src_key_padding_mask)
         causal = is_causal and src_mask is None
@@ -115,8 +116,8 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Attention to itself, attention to a memory, an inner layer (arXiv:1706.03762), as
-    `torch.nn.TransformerDecoderLayer`, whose names and arguments it has; see `TransformerEncoderLayer`.
+    """Self-attention, attention to a memory and an MLP (arXiv:1706.03762), with the names and arguments of
+    `torch.nn.TransformerDecoderLayer`; see `TransformerEncoderLayer`.
 
     Example: `ws.nn.TransformerDecoderLayer(64, 4, 128, batch_first=True)`.
     """
@@ -134,7 +135,7 @@ class TransformerDecoderLayer(_Layer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """Masks as of `TransformerEncoderLayer`."""
+        """The output of the layer; masks are as for `TransformerEncoderLayer`."""
         x, encoded = self._batch_first(tgt), self._batch_first(memory)
         mask = _open("TransformerDecoderLayer", x, self.heads, tgt_mask, tgt_key_padding_mask)
         cross_mask = _open("TransformerDecoderLayer", x, self.heads, memory_mask, memory_key_padding_mask)

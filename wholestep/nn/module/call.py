@@ -1,4 +1,4 @@
-"""`ws.nn.functional_call`: a module with other tensors in the place of its parameters."""
+"""`ws.nn.functional_call`: call a module with other tensors in place of its parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wholestep.nn.module.trace import trace_of
 
 
 def functional_call(module: Module, parameters: Mapping[str, Tensor], /, *inputs: Any, **named: Any) -> Any:
-    """What a module gives where some of its parameters are other tensors; the module itself is as before.
+    """The output of a module with some of its parameters replaced by given tensors; the module itself is unchanged.
 
     Gradients reach the tensors: a step that looks ahead, an inner loop of MAML, a network made by another one.
 
@@ -45,8 +45,8 @@ def functional_call(module: Module, parameters: Mapping[str, Tensor], /, *inputs
 def _check_name(module: Module, name: str, value: Tensor) -> str:
     owned = module.parameters().get(name)
     if owned is None:
-        known = ", ".join(module.parameters()) or "none"
-        fail(UnknownNameError, f"functional_call: the module has no parameter {name!r}; it has: {known}.")
+        names = ", ".join(module.parameters()) or "none"
+        fail(UnknownNameError, f"functional_call: the module has no parameter {name!r}; it has: {names}.")
     if value.shape != owned.type.shape or value.dtype != owned.dtype:
         fail(
             ShapeError,

@@ -1,4 +1,6 @@
-"""Under which names the function of a step holds its modules: variables, attributes, entries of lists and dicts."""
+"""The names under which the function of a step refers to its modules: variables, attributes, entries of lists and
+dicts.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wholestep.nn.module.module import Module
 
-LARGEST = 1000  # entries of a list or dict that is looked through: longer ones are data
+LARGEST = 1000  # lists and dicts with more entries are taken for data and not searched
 
 
 def holders(function: Callable[..., Any], besides: Module | None = None) -> dict[str, Module]:
-    """The modules with numbers that a function refers to, itself or through functions that it calls, by path.
+    """The modules with weights that a function refers to, itself or through functions that it calls, by path.
 
     A module inside another one of them, or inside `besides`, is left out.  The answer depends on the text of the
     functions and on what their variables hold, not on what they call when: each recording of a step has the same names.
@@ -36,7 +38,7 @@ class _ModuleSearch:
         self._seen: set[object] = set()
 
     def callable(self, function: Any) -> None:
-        """What a function, a method, or either with some arguments given, refers to."""
+        """Search a function, a method, or a partial of either."""
         if isinstance(function, partial):
             for name, value in function.keywords.items():
                 self.value(name, value, ())
@@ -52,11 +54,11 @@ class _ModuleSearch:
             names = _names(function.__code__)
             for name, value in _variables(function, names):
                 self.value(name, value, names)
-        elif isinstance(found := getattr(function, "__call__", None), MethodType) and not _is_ours(function):  # noqa: B004
-            self.callable(found)
+        elif isinstance(method := getattr(function, "__call__", None), MethodType) and not _is_ours(function):  # noqa: B004
+            self.callable(method)
 
     def value(self, path: str, value: Any, names: tuple[str, ...]) -> None:
-        """What one variable holds; of objects, the attributes that the code names."""
+        """Search the value of one variable; of an object, the attributes that the code names."""
         from wholestep.nn.module.module import Module
 
         if isinstance(value, Module):
@@ -84,10 +86,10 @@ class _ModuleSearch:
                 self.callable(MethodType(method, value))
 
     def _take(self, path: str, module: Module) -> None:
-        if any(known is module for known in self.found.values()):
+        if any(other is module for other in self.found.values()):
             return
         free, count = path, 2
-        while free in self.found:  # two functions may have a variable of one name
+        while free in self.found:  # two functions may have variables of the same name
             free, count = f"{path}_{count}", count + 1
         self.found[free] = module
 
@@ -98,7 +100,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _is_installed(function: FunctionType) -> bool:
-    """Is it a library's?  Those are not looked through: what they hold is no network of the user's."""
+    """Does the function belong to an installed library?  These do not hold the user's networks and are not searched."""
     places = Path(function.__code__.co_filename).parts
     package = (function.__module__ or "").partition(".")[0]
     foreign = package in sys.stdlib_module_names or not {"site-packages", "dist-packages"}.isdisjoint(places)
@@ -106,13 +108,13 @@ def _is_installed(function: FunctionType) -> bool:
 
 
 def _names(code: CodeType) -> tuple[str, ...]:
-    """Every name that the code, and functions written inside it, read."""
+    """Every name that the code and its nested functions read."""
     nested = [name for inner in code.co_consts if isinstance(inner, CodeType) for name in _names(inner)]
     return tuple(dict.fromkeys((*code.co_names, *nested)))
 
 
 def _variables(function: FunctionType, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """The variables of a function that are there before it runs: enclosing ones, defaults, globals."""
+    """The variables that a function can read before it runs: enclosing ones, defaults, globals."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:

@@ -1,4 +1,4 @@
-"""Attributes of a module that Keras or PyTorch have: assignments freeze it or are answered; `self.training`."""
+"""Assignments to attributes of a module that Keras or PyTorch have: `trainable`, `training`, `requires_grad`, ..."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ LAYER_ANSWERS: Mapping[str, str] = {
     "device": "the device belongs to the run: ws.fit(..., device='cuda')",
     "rate": "the rate of a dropout is called p: layer.p = 0.1, for sessions built from then on",
     "activation": "an activation is a layer of its own: ws.nn.Sequential(layer, ws.nn.ReLU())",
-}  # attributes of built-in layers
+}  # attributes that built-in layers do not read
 
 
 def is_trainable(module: Module) -> bool:
-    """Is any parameter trained, or may one that is assigned later be?"""
+    """Is any parameter trained, or could one be that is assigned later?"""
     owned = module.parameters().values()
     return bool(module.__dict__.get(TRAINABLE, True)) and (not owned or any(not p.frozen for p in owned))
 
 
 def set_trainable(module: Module, value: bool) -> None:
-    """Keras' `layer.trainable = value`: of all parameters of the module, and of its batch norms' statistics."""
+    """Keras' `layer.trainable = value`: for all parameters of the module and the statistics of its batch norms."""
     for part in _modules(module):
         part.__dict__[TRAINABLE] = value
     for owned in module.parameters().values():
@@ -41,7 +41,7 @@ def set_trainable(module: Module, value: bool) -> None:
 
 
 def assign(module: Module, name: str, value: object) -> bool:
-    """Carry out an assignment to one of `SPECIAL`; False where it is an attribute like any other."""
+    """Carry out an assignment to one of `SPECIAL`; False if it is an ordinary attribute."""
     kind = type(module).__name__
     if name in LAYER_ANSWERS and not _does_nothing(module, name):
         return False
@@ -59,14 +59,14 @@ def assign(module: Module, name: str, value: object) -> bool:
 
 
 def _does_nothing(module: Module, name: str) -> bool:
-    """Is it a built-in layer that does not read the attribute?  Classes of users may define it."""
+    """Is it a built-in layer that does not read the attribute?  User-defined classes may read it."""
     has_weight = "weight" in module.__dict__.get("_owned", {})
     unread = {"rate": hasattr(type(module), "p") or "p" in module.__dict__, "activation": has_weight}
     return type(module).__module__.startswith("wholestep.") and unread.get(name, True)
 
 
 def freeze_assigned(value: object) -> None:
-    """A parameter or module that is assigned to a module with `trainable = False` is frozen too."""
+    """Freeze a parameter or module that is assigned to a module with `trainable = False`."""
     if isinstance(value, Parameter):
         value.frozen = True
     elif isinstance(value, Module):
@@ -74,7 +74,7 @@ def freeze_assigned(value: object) -> None:
 
 
 def refuse_all_frozen(model: Module) -> None:
-    """UsageError if a run would change nothing: all parameters are frozen, and there is no buffer to update."""
+    """Raise UsageError if a run would change nothing: all parameters are frozen, and there is no buffer to update."""
     parameters = model.parameters().values()
     if parameters and all(p.frozen for p in parameters) and not any(map(_updates_buffers, _modules(model))):
         raise UsageError(
@@ -93,7 +93,9 @@ def _updates_buffers(module: Module) -> bool:
 
 
 class Mode:
-    """What `module.training` is: `F.dropout(x, p, training=self.training)` takes it; it has no truth."""
+    """The value of `module.training`: `F.dropout(x, p, training=self.training)` accepts it; it cannot be used as a
+    bool.
+    """
 
     def __bool__(self) -> NoReturn:
         fail(

@@ -38,19 +38,19 @@ HEADER, FORMAT = "wholestep.network", 1
 
 @dataclass(frozen=True)
 class RecordedProgram:
-    """What a network computes: a graph over its inputs and arrays, and how its outputs are returned."""
+    """The program of a network: a graph over its inputs and arrays, and the structure of its outputs."""
 
     graph: ir.IRGraph
-    form: Any  # the name of an output, or a list or dict of such forms
+    form: Any  # the name of an output, or a nested list or dict of names
     name: str  # of the network's class
-    origin: str  # what it was imported from, for people
+    origin: str  # where it was imported from, for messages
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As text: nodes hold each other, deeper than `pickle` follows."""
+        """Pickled as text: nodes refer to each other more deeply than `pickle` can recurse."""
         return _read_program, (print_graph(self.graph), self.form, self.name, self.origin)
 
     def __deepcopy__(self, _: Any) -> RecordedProgram:
-        return self  # nothing in it changes
+        return self  # it is immutable
 
 
 def _read_program(graph: str, form: Any, name: str, origin: str) -> RecordedProgram:
@@ -59,22 +59,21 @@ def _read_program(graph: str, form: Any, name: str, origin: str) -> RecordedProg
 
 @dataclass(frozen=True)
 class Holding:
-    """One array of a network."""
+    """One array of a recorded network."""
 
     trained: bool
     shape: tuple[int, ...]
     dtype: str
     frozen: bool = False
-    fixed: bool = False  # its numbers are part of the graph: they can be read, not replaced by others
+    fixed: bool = False  # its value is part of the graph: it can be read, but not replaced
     by_columns: bool = False
-    same_as: str = ""  # the other name of the same array
+    same_as: str = ""  # the name under which the same array is stored
 
 
 class Recorded(Module):
-    """A network that was recorded: made by `ws.from_torch`, `ws.from_onnx` or `ws.load_network`.
+    """A recorded network, returned by `ws.from_torch`, `ws.from_onnx` or `ws.load_network`.
 
-    It is trained, evaluated, frozen, saved and loaded as any module.  Its arrays have the names that they had where it
-    comes from.
+    It is trained, evaluated, frozen, saved and loaded as any module.  Its arrays keep the names of the original.
     """
 
     def __init__(self, program: RecordedProgram, holdings: Mapping[str, Holding], arrays: Mapping[str, Array]) -> None:
@@ -83,21 +82,21 @@ class Recorded(Module):
         names = program.graph.leaves("input")
         self.fixed_batch = not any(by_rows)
         self.fixed_inputs = frozenset(name for name, symbolic in zip(names, by_rows) if not symbolic)
-        made: dict[str, Parameter] = {}
+        parameters: dict[str, Parameter] = {}
         for name, holding in holdings.items():
-            made[name] = made[holding.same_as] if holding.same_as else _parameter_of(holding)
-            setattr(self, name, made[name])
-        self._unchecked_load({name: a for name, a in arrays.items() if name in made})
+            parameters[name] = parameters[holding.same_as] if holding.same_as else _parameter_of(holding)
+            setattr(self, name, parameters[name])
+        self._unchecked_load({name: a for name, a in arrays.items() if name in parameters})
 
     def _unchecked_load(self, arrays: Mapping[str, Array]) -> None:
         if arrays:
             super().load_state_dict(arrays)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """What the recorded graph computes."""
+        """The outputs of the recorded graph."""
         program: RecordedProgram = self._program
-        given = self._bind(inputs, named)
-        into = common_graph(*given.values()) or trace.graph_now()
+        values = self._bind(inputs, named)
+        into = common_graph(*values.values()) or trace.graph_now()
         assert into is not None, "a module records itself in a graph"
         owned: dict[str, Parameter] = self.__dict__["_owned"]
         states: dict[str, Tensor] = {}
@@ -105,23 +104,23 @@ class Recorded(Module):
             tensor = trace.tensor_now(self, owned[name])
             assert tensor is not None
             states[name] = tensor
-        outputs = replay(program.graph, into, given, states)
+        outputs = replay(program.graph, into, values, states)
         by_name = {o.name: tensor for o, tensor in zip(program.graph.outputs, outputs)}
         return _build_outputs(program.form, by_name)
 
     def _bind(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Tensor]:
         leaves = self._program.graph.leaves("input")
-        given = {**dict(zip(leaves, inputs)), **named}
-        if len(inputs) > len(leaves) or given.keys() != leaves.keys() or len(given) < len(inputs) + len(named):
+        values = {**dict(zip(leaves, inputs)), **named}
+        if len(inputs) > len(leaves) or values.keys() != leaves.keys() or len(values) < len(inputs) + len(named):
             takes = ", ".join(leaves) or "nothing"
             received = [f"{len(inputs)} without a name"] * bool(inputs) + list(named)
             fail(UsageError, f"{type(self).__name__} takes {takes}; received {', '.join(received) or 'nothing'}.")
-        return {name: _as_recorded(name, given[name], node) for name, node in leaves.items()}
+        return {name: _as_recorded(name, values[name], node) for name, node in leaves.items()}
 
     def load_state_dict(
         self, values: Mapping[str, object], strict: bool = True, rename: Rename | None = None
     ) -> LoadReport:
-        """As of every module; buffers that the graph was made of can only be given the numbers they have."""
+        """Load as every module does; but buffers whose values are part of the graph accept only these values."""
         from wholestep.nn.state.weights import by_name
 
         fixed = {name for name, holding in self._holdings.items() if holding.fixed}
@@ -168,9 +167,9 @@ class Recorded(Module):
 def _parameter_of(holding: Holding) -> Parameter:
     if not holding.trained:
         return Buffer(holding.shape, 0.0, holding.dtype)
-    made = Parameter(holding.shape, 0.0, holding.dtype, by_columns=holding.by_columns)
-    made.frozen, made.optional = holding.frozen, True
-    return made
+    parameter = Parameter(holding.shape, 0.0, holding.dtype, by_columns=holding.by_columns)
+    parameter.frozen, parameter.optional = holding.frozen, True
+    return parameter
 
 
 def _as_recorded(name: str, given: Any, node: ir.Node) -> Tensor:
@@ -195,7 +194,7 @@ def _build_outputs(form: Any, outputs: Mapping[str, Tensor]) -> Any:
 
 
 def network_of(program: RecordedProgram, base: type[Recorded] = Recorded) -> type[Recorded]:
-    """A class for one network, under its own name, whose `forward` takes its inputs by name."""
+    """The class of one recorded network: it has the network's name, and `forward` takes the inputs by name."""
     names = tuple(node.attrs.name for node in program.graph.inputs)  # type: ignore[attr-defined]
     return _network_class(base, program.name, names)
 
@@ -215,7 +214,7 @@ def _network_class(base: type[Recorded], name: str, inputs: tuple[str, ...]) -> 
 
 
 def load_network(path: str | PathLike[str]) -> Recorded:
-    """A network that `save` of an imported network wrote: its graph and its numbers.  Nothing else is needed.
+    """Load a network that `save` of an imported network wrote: its graph and its weights.  No other file is needed.
 
     Example: `net = ws.load_network("net.safetensors")`.
     """
@@ -241,7 +240,7 @@ def load_network(path: str | PathLike[str]) -> Recorded:
         raise
     except (WholestepError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"{file} is no network that this version wrote, or it is damaged: {type(error).__name__}: {error}. Nothing "
+            f"{file} is not a network file of this version, or it is damaged: {type(error).__name__}: {error}. Nothing "
             "was loaded."
         ) from error
 
@@ -258,7 +257,9 @@ def _holdings(said: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, Array]
 
 
 def _check(program: RecordedProgram, holdings: Mapping[str, Holding]) -> None:
-    """Every state of the graph is an array of the file, of its shape and type; every output of the form is there."""
+    """Check that the file has an array of the right shape and dtype for every state of the graph, and that every output
+    exists.
+    """
     for name, node in program.graph.states().items():
         h = holdings[name]
         if (h.shape, h.dtype) != (node.type.shape, node.type.dtype.name):

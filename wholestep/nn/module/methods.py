@@ -1,4 +1,4 @@
-"""Methods of `Module` that take arrays, files and specs.  What they need of later stages is imported when called."""
+"""Methods of `Module` for arrays, files and specs.  They import later stages when they are called."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def predict(
     device: str = "cpu",
     **named: object,
 ) -> Any:
-    """The outputs for arrays, with the model's weights as they are now; nothing is dropped or changed.
+    """The outputs for arrays, with the current weights; dropout is off, and no state changes.
 
     Inputs are arrays, in the order or by the names of `forward`'s arguments; or a frame; or one data set with `len` and
     `[i]`, whose inputs are read into memory and whose targets are left alone.  No rows give outputs of no rows.
@@ -35,7 +35,7 @@ def predict(
 
     Args:
         probabilities: give probabilities instead of scores, by softmax or sigmoid as the loss of the model says;
-            "softmax" or "sigmoid" says it for a model that has met no loss.
+            needed for a model without a loss: "softmax" or "sigmoid".
 
     Example: `logits = model.predict(images)`.
     """
@@ -57,10 +57,10 @@ def predict_classes(
     device: str = "cpu",
     **named: object,
 ) -> Any:
-    """The most probable class of each row, as a number; of scores of yes or no 1 or 0 for each of them.
+    """The most probable class of each row as an integer; for binary scores 1 or 0 each.
 
-    A model that was trained on a frame gives the labels of its target.  `scores` is "softmax" or "sigmoid" for a
-    model that has met no loss; the other arguments are those of `predict`.
+    A model that was trained on a frame gives the labels of its target.  `scores` is "softmax" or "sigmoid", needed for
+    a model without a loss; the other arguments are those of `predict`.
 
     Example: `model.predict_classes(images) == labels`.
     """
@@ -72,7 +72,7 @@ def predict_classes(
 
 
 def _inputs_by_name(self: Module, function: str, named: dict[str, Any]) -> dict[str, Any]:
-    """Inputs by name, without what Keras' method of that name takes: `verbose=0`."""
+    """Inputs by name, without the arguments that Keras' method of that name has, such as `verbose=0`."""
     if not named:
         return named
     from inspect import signature
@@ -81,7 +81,7 @@ def _inputs_by_name(self: Module, function: str, named: dict[str, Any]) -> dict[
 
 
 def activations(self: Module, *inputs: object, **named: object) -> dict[str, np.ndarray[Any, Any]]:
-    """What each layer inside gives for arrays, by its name, as in evaluation: all rows at once.
+    """The output of each inner layer for arrays, by layer name, as in evaluation; all rows at once.
 
     Example: `model.activations(x[:8])["0"]` is what the first layer of a Sequential gives.
     """
@@ -102,17 +102,17 @@ def evaluate(
     device: str = "cpu",
     nonfinite: str = "raise",
 ) -> dict[str, Any]:
-    """The loss and the metrics of the model over data, by name; nothing is dropped or changed.
+    """The loss and the metrics of the model over data, by name; dropout is off, and no state changes.
 
     Args:
         x: inputs, an array or a dict of arrays; or whole data, as `ws.fit` takes it, when `y` is left out.
         y: targets, an array or a dict of arrays.
-        loss: as of `ws.fit`: a name, a `ws.losses.Loss`, a function of (output, target).  None: the loss, and the
+        loss: as for `ws.fit`: a name, a `ws.losses.Loss`, a function of (output, target).  None: the loss, and the
             metrics unless others are given, that the model was last fitted with.
         metrics: names or objects, e.g. `["accuracy"]`.
-        sample_weight: how much each row counts.
+        sample_weight: the weight of each row.
         batch_size: rows that are computed at once; a mean is over all rows whatever it is.
-        device: as of `ws.build_session`.
+        device: as for `ws.build_session`.
         nonfinite: "raise" refuses data that holds NaN or infinity; "ignore" gives it to a model that replaces them.
 
     Example: `model.evaluate(images, labels, loss="cross_entropy", metrics=["accuracy"])["accuracy"]`.
@@ -133,7 +133,7 @@ def state_dict(self: Module) -> dict[str, np.ndarray[Any, Any]]:
 
 
 class StateDictCopies(dict[str, "np.ndarray[Any, Any]"]):
-    """Copies of the numbers of a module, by name.  An optimizer refuses them: nobody would see the change."""
+    """Copies of a module's arrays by name.  An optimizer rejects them, since updating a copy would have no effect."""
 
     holds_copies = True
 
@@ -141,7 +141,7 @@ class StateDictCopies(dict[str, "np.ndarray[Any, Any]"]):
 def load_state_dict(
     self: Module, values: Mapping[str, object], strict: bool = True, rename: Rename | None = None
 ) -> LoadReport:
-    """Take numbers by name from arrays (or a torch `state_dict`); the report says what did not match.
+    """Load arrays by name (or a torch `state_dict`); the returned report lists what did not match.
 
     Nothing changes unless everything that is to be loaded fits.
 
@@ -168,13 +168,13 @@ def save(self: Module, path: str | PathLike[str]) -> None:
 
 
 def load(self: Module, path: str | PathLike[str], strict: bool = True, rename: Rename | None = None) -> LoadReport:
-    """Read weights by name; nothing changes unless the file is whole and everything that is to be loaded fits.
+    """Read weights by name; nothing changes unless the file is complete and everything to be loaded fits.
 
     Args:
-        path: what `save` wrote, under any name; a safetensors file; an index of shards, `model.safetensors.index.json`;
-            a folder with either; a file of torch's, which torch itself reads, without running what it holds; a
-            checkpoint; or the folder of a run (`checkpoint=`, `ModelCheckpoint`): its newest checkpoint, or the best
-            one where `ModelCheckpoint` keeps the best alone.
+        path: a file that `save` wrote, under any name; a safetensors file; an index of shards,
+            `model.safetensors.index.json`; a folder with either; a file of torch's, which torch itself reads, without
+            running what it holds; a checkpoint; or the folder of a run (`checkpoint=`, `ModelCheckpoint`): its newest
+            checkpoint, or the best one where `ModelCheckpoint` keeps the best alone.
         strict, rename: as in `load_state_dict`.
 
     Example: `model.load("theirs.safetensors", rename={"module.": ""})`.
@@ -191,7 +191,7 @@ def load(self: Module, path: str | PathLike[str], strict: bool = True, rename: R
 def summary(self: Module, *inputs: object, **named: object) -> Summary:
     """A table of layers, shapes, parameters, flops and bytes for inputs of these `ws.Spec`s.
 
-    A model that has been trained, evaluated or asked for predictions needs none: it has seen its data.
+    A model that has been trained, evaluated or asked for predictions needs none: its input types are known.
 
     `print_fn` is called with its text, as Keras does.
 
@@ -200,7 +200,7 @@ def summary(self: Module, *inputs: object, **named: object) -> Summary:
     from wholestep.nn.module.summary import summarize
 
     print_fn = named.pop("print_fn", None)
-    found = summarize(self, inputs, _inputs_by_name(self, "summary", named))
+    table = summarize(self, inputs, _inputs_by_name(self, "summary", named))
     if callable(print_fn):
-        print_fn(str(found))
-    return found
+        print_fn(str(table))
+    return table

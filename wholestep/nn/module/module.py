@@ -17,20 +17,21 @@ from wholestep.lazy import interop
 from wholestep.nn.module import methods, trace
 from wholestep.nn.module.parameter import Parameter, ParametersOf
 
-# Assigned to a module these are no attributes, but freeze it or are answered: see freezing.py.
+# Names whose assignment freezes the module or raises an error instead of setting an attribute: see freezing.py.
 SPECIAL = frozenset(
     ("trainable", "requires_grad", "training", "stop_training", "dtype", "device", "rate", "activation")
 )
-TRAINABLE = "_trainable"  # False: what is assigned later is frozen, and batch norms keep their statistics, as in Keras
-SEEN = "_seen_inputs"  # the specs of the inputs that a model last met
-MEANINGS = "_meanings"  # what a loss takes its outputs for, by name
+# False: parameters assigned later are frozen, and batch norms keep their statistics, as in Keras
+TRAINABLE = "_trainable"
+SEEN = "_seen_inputs"  # the specs of the inputs of the model's last call
+MEANINGS = "_meanings"  # how a loss interprets the model's outputs (as logits, probabilities, ...), by name
 COMPILED = (
     "_predictors",
     "_evaluators",
     "_gradients",
     "_activations",
     "_generators",
-)  # attributes with compiled sessions: they end with the model
+)  # attributes that hold compiled sessions, which live as long as the model
 
 
 class Module:
@@ -57,15 +58,15 @@ class Module:
         if isinstance(forward := vars(cls).get("forward"), FunctionType):
             cls.forward = trace.forward_of_arrays_too(forward)  # type: ignore[method-assign]
 
-    fixed_batch = False  # does it take as many rows as it was made for, and no others?
-    fixed_inputs: frozenset[str] = frozenset()  # the inputs whose first axis is no batch: edges of a graph, a table
+    fixed_batch = False  # does it accept only the batch size that it was made for?
+    fixed_inputs: frozenset[str] = frozenset()  # inputs whose first axis is not the batch: edges of a graph, a table
     products_in_float32 = False  # see nn.in_float32
-    weight_regularizer: Any = None  # what is added to the loss for its weights, and those of modules in it
-    activity_regularizer: Any = None  # and for what it gives: see nn/module/regularizers.py
-    unused_names: tuple[str, ...] = ()  # of arrays that other libraries' files have and this module has no use for
+    weight_regularizer: Any = None  # the regularizer of its weights and of those of its submodules
+    activity_regularizer: Any = None  # the regularizer of its output: see nn/module/regularizers.py
+    unused_names: tuple[str, ...] = ()  # arrays in other libraries' files that this module does not use
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """What the module computes from tensors.  Users write this; call the module itself."""
+        """The output of the module as a function of tensors.  Users define it, and call the module itself."""
         fail(UsageError, f"{type(self).__name__} has no forward: define `def forward(self, x)` in the class.")
 
     @final
@@ -74,7 +75,7 @@ class Module:
         tensors = [a for a in _leaves((*inputs, *named.values())) if isinstance(a, Tensor)]
         graph = common_graph(*tensors)
         if graph is None and tensors:
-            graph = trace.graph_now()  # of tensors that are made of numbers alone: ws.arange(n)
+            graph = trace.graph_now()  # the graph of tensors that were created without inputs: ws.arange(n)
         if graph is None:
             if not tensors:
                 from wholestep.nn.module.outputs import remember_outputs
@@ -126,27 +127,27 @@ class Module:
             super().__delattr__(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What `copy.deepcopy` copies: the weights too, drawn or not, but not the sessions compiled for them."""
-        from wholestep.nn.copies import prepare_copy  # most are never copied
+        """The state for `copy.deepcopy`: with the weights, initialized or not, but without compiled sessions."""
+        from wholestep.nn.copies import prepare_copy  # imported here because few modules are copied
 
         prepare_copy(self)
         return {name: value for name, value in self.__dict__.items() if name not in COMPILED}
 
     def children(self) -> dict[str, Module]:
-        """The modules assigned to attributes, by name; those of lists, tuples and dicts as `name.0`, `name.key`."""
+        """The modules in attributes by name; those in lists, tuples and dicts as `name.0`, `name.key`."""
         return {path: module for name, value in vars(self).items() for path, module in _modules_in(name, value)}
 
     # -- what it holds -------------------------------------------------------------------------------------------
 
     def named_modules(self) -> Iterator[tuple[str, Module]]:
-        """The module itself as "", then every module below it with its path."""
+        """The module itself as "", then all its submodules by path."""
         yield "", self
         for name, child in self.children().items():
             for path, module in child.named_modules():
                 yield (f"{name}.{path}" if path else name), module
 
     def all_names(self) -> Iterator[tuple[str, Parameter]]:
-        """Every name of every parameter and buffer; a tied one comes under each of its names."""
+        """The names of all parameters and buffers; a tied array has several."""
         for path, module in self.named_modules():
             for name, owned in module.__dict__.get("_owned", {}).items():
                 yield (f"{path}.{name}" if path else name), owned
@@ -157,11 +158,11 @@ class Module:
         return {name: owned for name, owned in self.all_names() if names[owned] == name}
 
     def parameters(self) -> ParametersOf:
-        """The trained arrays by name, frozen ones included."""
+        """The parameters by name, including frozen ones."""
         return ParametersOf(self, {name: owned for name, owned in self.named_arrays().items() if owned.trained})
 
     def traced(self, graph: Graph) -> dict[str, Tensor]:
-        """The parameters that are not frozen, by name, as tensors of a graph in which they were used.
+        """The parameters that are not frozen, by name, as tensors of a graph that uses them.
 
         Example: `ws.Adam().update(g, model.traced(g), ws.gradients(loss, model.traced(g)))`.
         """
@@ -184,9 +185,9 @@ class Module:
         return self
 
     def astype(self, dtype: object) -> Module:
-        """Compute in float32 or float64 from now on; to be said before the model has numbers.
+        """Set the dtype of the module, float32 or float64; only before its weights are initialized.
 
-        For half precision leave the model as it is and say `precision="bfloat16"` to `ws.fit` or `ws.build_session`.
+        For half precision, leave the model unchanged and pass `precision="bfloat16"` to `ws.fit` or `ws.build_session`.
         """
         with located():
             wanted = as_dtype(dtype)
@@ -207,7 +208,8 @@ class Module:
 
     @property
     def trainable(self) -> bool:
-        """Is it trained?  Setting it freezes, or unfreezes, all its parameters for sessions built from now on.
+        """Is the module trained?  Assigning it freezes or unfreezes all its parameters for sessions that are built
+        later.
 
         Batch norms of a module that is not trainable use their running statistics and keep them, as in Keras.
         """
@@ -222,9 +224,9 @@ class Module:
         set_trainable(self, value)
 
     def freeze(self, *patterns: str) -> Module:
-        """Parameters whose names match are not trained by sessions built from now on.
+        """Freeze the parameters whose names match, for sessions that are built later.
 
-        Buffers are no parameters: a `BatchNorm2d` whose weights are frozen still uses the statistics of the batch in
+        Buffers are not parameters: a `BatchNorm2d` whose weights are frozen still uses the statistics of the batch in
         steps that train and moves its running statistics, as PyTorch's does in `train` mode.
 
         Example: `model.freeze("embedding.*")`.
@@ -240,8 +242,8 @@ class Module:
         for pattern in patterns:
             matching = [owned for name, owned in names.items() if fnmatchcase(name, pattern)]
             if not matching:
-                known = ", ".join(names) or "there are none"
-                fail(OptionError, f"{pattern!r} matches none of the parameters: {known}.")
+                listed = ", ".join(names) or "there are none"
+                fail(OptionError, f"{pattern!r} matches none of the parameters: {listed}.")
             for owned in matching:
                 owned.frozen = frozen
         return self
@@ -281,7 +283,7 @@ def _modules_in(name: str, value: object) -> Iterator[tuple[str, Module]]:
 
 
 def _leaves(values: Iterable[Any]) -> Iterator[Any]:
-    """What tuples, lists and dicts hold: the state of a recurrent layer is a pair."""
+    """The leaves of nested tuples, lists and dicts, such as the state of a recurrent layer, which is a pair."""
     for value in values:
         if isinstance(value, tuple | list):
             yield from _leaves(value)

@@ -1,4 +1,4 @@
-"""What a model gives when it is called on arrays."""
+"""The outputs of a model that was called on arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Outputs(np.ndarray[Any, Any]):
-    """An array that remembers the model and the arrays it was computed from: a loss of it has gradients.
+    """An array that records the model and the inputs that it was computed from, so that a loss of it has gradients.
 
     What is computed from it in NumPy is an array like any other.
     """
@@ -26,7 +26,7 @@ class Outputs(np.ndarray[Any, Any]):
 
 
 def remember_outputs(model: Module, inputs: tuple[object, ...], named: Mapping[str, object], computed: Any) -> Any:
-    """The outputs with what they come from; several outputs as they are."""
+    """The outputs with a record of their model and inputs; several outputs are returned unchanged."""
     if not isinstance(computed, np.ndarray):
         return computed
     outputs = computed.view(Outputs)

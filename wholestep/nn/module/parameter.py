@@ -1,4 +1,4 @@
-"""What a module owns: parameters that are trained, buffers that are not; and parameters by name."""
+"""The arrays of a module: parameters, which are trained, and buffers, which are not; and parameters by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _numbers(given: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The numbers of an array, or of a tensor that is made of numbers alone."""
+    """The values of an array, or of a tensor that was computed from constants alone."""
     if isinstance(given, np.ndarray):
         return given
     if given.graph is not None:
@@ -36,7 +36,7 @@ def _numbers(given: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class Parameter:
-    """A trained array of a module: its shape and how it starts.
+    """A trained array of a module, defined by its shape and its initializer.
 
     Assign it to an attribute in `__init__`; inside `forward` the attribute is the tensor.  The same object under two
     names is one array: that is how weights are tied.
@@ -54,12 +54,11 @@ class Parameter:
 
     trained = True
     frozen = False  # see Module.freeze
-    optional = False  # is it left as it is, and no error, where a loss does not depend on it?
-    splitting: Splitting | None = (
-        None  # how workers divide it, where they divide layers: see wrappers/tensor_parallel.py
-    )
-    origin: tuple[int, str] | None = None  # of a network that was copied before it was drawn: its number and name there
-    slot: Slot | None = None  # its numbers, from when they are first needed; every session over it borrows them
+    optional = False  # is it left unchanged, without an error, if the loss does not depend on it?
+    splitting: Splitting | None = None  # how it is divided in tensor parallelism: see wrappers/tensor_parallel.py
+    # for a copy made before initialization: number and name in the original network
+    origin: tuple[int, str] | None = None
+    slot: Slot | None = None  # storage of its values, once they are needed; all sessions of the model share it
 
     def __init__(
         self,
@@ -88,7 +87,8 @@ class Parameter:
         initializers.check_fits(chosen, self.shape, self._kind)
         self.init = initializers.outputs_first(chosen, self.shape) if outputs_first else chosen
         self.by_columns, self.frozen = by_columns, not requires_grad
-        self.adopts = current_graph() is not None  # made anew by every recording of a step: the step has its numbers
+        # created inside a step, thus by every recording of it: the step holds the values
+        self.adopts = current_graph() is not None
 
     @property
     def _kind(self) -> str:
@@ -108,7 +108,9 @@ class Parameter:
 
     @property
     def requires_grad(self) -> bool:
-        """Is it trained?  Setting it freezes it for sessions built from now on, as `Module.freeze` does."""
+        """Is the parameter trained?  Assigning it freezes it for sessions that are built later, as `Module.freeze`
+        does.
+        """
         return self.trained and not self.frozen
 
     @requires_grad.setter
@@ -124,7 +126,7 @@ class Parameter:
 
     @property
     def data(self) -> Parameter:
-        """The parameter itself: `layer.weight.data.normal_(0.0, 0.02)` sets its initializer."""
+        """The parameter itself, so that `layer.weight.data.normal_(0.0, 0.02)` sets its initializer."""
         return self
 
     @data.setter
@@ -134,15 +136,15 @@ class Parameter:
         copy_(self, value)
 
     def numel(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return self.elements
 
     def size(self, axis: int | None = None) -> tuple[int, ...] | int:
-        """`shape`, or one of its extents."""
+        """The shape, or the size of one axis."""
         return self.shape if axis is None else self.shape[axis]
 
     def dim(self) -> int:
-        """How many axes it has."""
+        """The number of axes."""
         return len(self.shape)
 
     def _refuse_to_compute(self, *_: object) -> NoReturn:
@@ -159,7 +161,7 @@ class Parameter:
         return interop.foreign_attribute("a parameter", self, name)
 
     def astype(self, dtype: DType) -> None:
-        """Hold numbers of another float dtype from now on."""
+        """Change the float dtype of the parameter."""
         self.type = TensorType(self.type.shape, dtype)
 
     def __repr__(self) -> str:
@@ -167,7 +169,7 @@ class Parameter:
 
 
 class Buffer(Parameter):
-    """An array of a module that lives from step to step and is not trained, such as a running mean.
+    """An array of a module that keeps its value between steps and is not trained, such as a running mean.
 
     Example: `self.running_mean = ws.nn.Buffer((channels,), init=0.0)`.
     """
@@ -179,22 +181,22 @@ class Buffer(Parameter):
 
 
 def parameter(shape: object, init: object = None, dtype: object = "float32") -> Any:
-    """A `Parameter` for an attribute that is annotated as what `forward` sees: `weight: Tensor`."""
+    """A `Parameter` for an attribute annotated with the type that `forward` sees: `weight: Tensor`."""
     return Parameter(shape, init, dtype)
 
 
 def weight(shape: object, init: object, dtype: object = "float32", *, by_columns: bool = False) -> Any:
-    """A `parameter` whose first axis is that of the results, as every layer of `ws.nn` shows its weights."""
+    """A `parameter` whose first axis is that of the outputs, as for the weights of all layers in `ws.nn`."""
     return Parameter(shape, init, dtype, outputs_first=True, by_columns=by_columns)
 
 
 def buffer(shape: object, init: object = 0.0, dtype: object = "float32") -> Any:
-    """A `Buffer` for an attribute that is annotated as what `forward` sees."""
+    """A `Buffer` for an attribute annotated with the type that `forward` sees."""
     return Buffer(shape, init, dtype)
 
 
 class ParametersOf(dict[str, Parameter]):
-    """The parameters of a module, by name; an optimizer that is given them changes the module's numbers."""
+    """The parameters of a module by name; an optimizer that gets them updates the module."""
 
     def __init__(self, module: Module, values: Mapping[str, Parameter]) -> None:
         super().__init__({ParameterName(name, owned): owned for name, owned in values.items()})
@@ -202,16 +204,16 @@ class ParametersOf(dict[str, Parameter]):
 
 
 class ParameterName(str):
-    """The name of a parameter.  It answers for the parameter, since others iterate over those:
-    `sum(p.numel() for p in model.parameters())`, `for p in model.parameters(): p.requires_grad = False`.
+    """The name of a parameter, which also has the parameter's attributes, because PyTorch programs iterate over
+    parameters: `sum(p.numel() for p in model.parameters())`, `for p in model.parameters(): p.requires_grad = False`.
     """
 
     owned: Parameter
 
     def __new__(cls, name: str, owned: Parameter) -> ParameterName:
-        made = super().__new__(cls, name)
-        object.__setattr__(made, "owned", owned)
-        return made
+        instance = super().__new__(cls, name)
+        object.__setattr__(instance, "owned", owned)
+        return instance
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""What a model's scores say: probabilities and classes, by the loss that it was trained or measured with."""
+"""Probabilities and classes from a model's scores, by the loss that it was trained or evaluated with."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SAID = {"softmax": Meaning(each=False), "sigmoid": Meaning(each=True)}
 
 
 def probabilities(model: Module, outputs: Any, asked: bool | str) -> Any:
-    """Outputs with scores as probabilities: by softmax over classes, or by sigmoid for answers of yes or no."""
+    """The outputs with scores converted to probabilities: by softmax for classes, by sigmoid for binary targets."""
     return _each(model, outputs, "probabilities", asked, _probabilities)
 
 
 def classes(model: Module, outputs: Any, scores: str | None) -> Any:
-    """The most probable class of each row, or 1 where yes is more probable than no; labels where a model knows them."""
+    """The most probable class of each row, or 1 where the probability is above ½; labels if the model has them."""
     encoding = encoding_of(model)
     if encoding is not None and encoding.classes is None:
         fail(UsageError, "this model was trained to predict numbers, which have no classes; use predict.")
@@ -58,7 +58,7 @@ def _each(model: Module, outputs: Any, option: str, asked: bool | str, change: A
 def _meanings_of(model: Module, outputs: Mapping[str, Any]) -> dict[str, Meaning]:
     met: dict[str, Meaning] = model.__dict__.get(MEANINGS, {})
     encoding = encoding_of(model)
-    if not met and encoding is not None and encoding.classes is not None:  # from a file
+    if not met and encoding is not None and encoding.classes is not None:  # the encoding was loaded from a file
         return {"output": Meaning(each=encoding.outputs == 1)}
     return {name: meaning for name, meaning in met.items() if name in outputs}
 
@@ -72,8 +72,8 @@ def _probabilities(scores: Array, meaning: Meaning) -> Array:
             "the loss of this model, a hinge, takes scores that are no logits: there are no probabilities. Train with "
             "'cross_entropy' or 'bce', or take model.predict_classes(x).",
         )
-    out = np.array(scores)  # one copy, changed in place
-    if meaning.each:  # 1 / (1 + exp(-x)), where exp cannot overflow
+    out = np.array(scores)  # a copy that is changed in place
+    if meaning.each:  # 1 / (1 + exp(-x)), written so that exp cannot overflow
         np.exp(-np.abs(scores), out=out)
         return np.asarray(np.where(scores >= 0, 1, out) / (1 + out), scores.dtype)
     out -= out.max(axis=meaning.axis, keepdims=True)

@@ -1,7 +1,7 @@
-"""What is added to the loss for weights and activations: regularisers of layers, and terms of one's own.
+"""Terms that are added to the loss for weights and activations: regularizers of layers, and `ws.add_loss`.
 
 Terms lie in the graph under the name of the part of the loss that they are; `fit` and sessions over models add them to
-the loss and log them, steps of one's own ask for them.
+the loss and log them, user-defined steps call `ws.penalties`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from wholestep.nn.module.module import Module
     from wholestep.nn.module.trace import Trace
 
-WEIGHTS, ACTIVITY = "regularization", "activity"  # the parts of the loss that they are
+WEIGHTS, ACTIVITY = "regularization", "activity"  # names of these parts of the loss
 
 
 @dataclass(frozen=True)
 class L1L2:
-    """l1·Σ|x| + l2·Σ x², of the weights of a layer or of what it gives.
+    """The regularizer l1·Σ|x| + l2·Σ x², for the weights of a layer or for its output.
 
     Both numbers are runtime scalars, `<layer>.weight_regularizer.l2` and so on: changing one never recompiles.
 
@@ -41,7 +41,7 @@ class L1L2:
                 fail(OptionError, f"a regulariser's {name} is a number of at least 0; received {value!r}.")
 
     def penalty(self, x: Tensor, name: str) -> Tensor | None:
-        """The term of one tensor; None where both numbers are 0."""
+        """The penalty of one tensor; None if both factors are 0."""
         assert x.graph is not None
         sums = {"l1": lambda: abs(x).sum(), "l2": lambda: (x * x).sum()}
         terms = [
@@ -53,12 +53,12 @@ class L1L2:
 
 
 def L1(rate: float = 0.01) -> L1L2:
-    """rate · Σ|x|.  Example: `ws.nn.Linear(64, 10, activity_regularizer=ws.nn.L1(1e-4))`."""
+    """The regularizer rate · Σ|x|.  Example: `ws.nn.Linear(64, 10, activity_regularizer=ws.nn.L1(1e-4))`."""
     return L1L2(l1=rate)
 
 
 def L2(rate: float = 0.01) -> L1L2:
-    """rate · Σ x².  Example: `ws.nn.Linear(64, 10, weight_regularizer=ws.nn.L2(1e-4))`."""
+    """The regularizer rate · Σ x².  Example: `ws.nn.Linear(64, 10, weight_regularizer=ws.nn.L2(1e-4))`."""
     return L1L2(l2=rate)
 
 
@@ -67,12 +67,12 @@ BY_NAME = {"l1": L1(), "l2": L2(), "l1_l2": L1L2(0.01, 0.01)}
 
 
 def _rate(graph: Graph, name: str, value: float) -> Tensor:
-    known = graph.scalars.get(name)
-    return known if known is not None else graph.scalar(name, float(value))
+    scalar = graph.scalars.get(name)
+    return scalar if scalar is not None else graph.scalar(name, float(value))
 
 
 def as_regularizer(kind: str, option: str, given: Regularizer) -> L1L2 | Callable[[Tensor], Tensor] | None:
-    """A regulariser from what users write."""
+    """The regularizer for a user's argument."""
     if isinstance(given, str) and given in BY_NAME:
         return BY_NAME[given]
     if not (given is None or isinstance(given, L1L2) or (callable(given) and not isinstance(given, type | str))):
@@ -85,7 +85,7 @@ def as_regularizer(kind: str, option: str, given: Regularizer) -> L1L2 | Callabl
 
 
 def record(trace: Trace, module: Module, output: object) -> None:
-    """A module ran: add what its regularisers say; its weights count once, however often it runs."""
+    """Add the penalties of a module that was called; its weights count once, however often it is called."""
     path = trace.paths[module]
     before = f"{path}." if path else ""
     weights = as_regularizer(type(module).__name__, "weight_regularizer", module.weight_regularizer)
@@ -117,16 +117,16 @@ def _term(regularizer: Any, x: Tensor, name: str) -> Tensor | None:
 
 def _add(graph: Graph, part: str, term: Tensor | None) -> None:
     if term is not None:
-        known = graph.penalties.get(part)
-        graph.penalties[part] = term if known is None else known + term
+        total = graph.penalties.get(part)
+        graph.penalties[part] = term if total is None else total + term
 
 
 def add_loss(term: Tensor, name: str = "added") -> None:
-    """Add a number to the loss from inside of a model: `fit` trains it with the rest, and logs it as `<name>_loss`.
+    """Add a scalar to the loss inside `forward`: `fit` adds it to the training loss and logs it as `<name>_loss`.
 
     Args:
         term: a float scalar, such as the commitment of a vector quantiser or a divergence of a latent.
-        name: of the part of the loss; terms of one name are added up.
+        name: the name of the part of the loss; terms of one name are added up.
 
     Example: `ws.add_loss(0.25 * ((z - ws.stop_gradient(q)) ** 2).mean(), "commitment")` in `forward`.
     """
@@ -140,15 +140,15 @@ def add_loss(term: Tensor, name: str = "added") -> None:
 
 
 def penalties(graph: Graph | None = None) -> dict[str, Tensor]:
-    """What the modules that were called in a step add to its loss, by name: regularisers and `ws.add_loss`.
+    """The terms that the modules called in a step add to its loss, by name: regularizers and `ws.add_loss`.
 
-    A model's own sessions and `ws.fit` add them by themselves; a step of your own adds what it wants:
+    A model's own sessions and `ws.fit` add them automatically; a user-defined step adds them explicitly:
     `loss = loss + sum(ws.penalties(g).values())`.
 
     Example: `parts = ws.penalties(g)`.
     """
-    found = graph if graph is not None else current_graph()
-    if found is None:
+    current = graph if graph is not None else current_graph()
+    if current is None:
         fail(UsageError, "penalties: give the graph of the step, ws.penalties(g).")
-    found.penalties_read = True
-    return dict(found.penalties)
+    current.penalties_read = True
+    return dict(current.penalties)

@@ -1,4 +1,4 @@
-"""`model.summary`: a table of what a model is made of."""
+"""`model.summary`: a table of the layers of a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wholestep.nn.module.module import SEEN, Module
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One module: the flops and bytes are those of one example, forward."""
+    """The row of one module, with the flops and bytes of the forward pass for one example."""
 
     path: str
     kind: str
@@ -32,7 +32,7 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """What `model.summary` returns: rows for programs, a table for people."""
+    """The result of `model.summary`: rows for programs, printed as a table."""
 
     rows: tuple[SummaryRow, ...]
     parameters: int
@@ -69,7 +69,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> Summary:
-    """Record a model on inputs of the given specs, or of those that it has seen, and count what each module does."""
+    """Record a model on inputs of the given specs, or on those of its last call, and count the work of each module."""
     if not inputs and not named:
         inputs, named = _last_inputs(model)
     graph = Graph()
@@ -101,18 +101,18 @@ def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, objec
 
 
 def _last_inputs(model: Module) -> tuple[Sequence[object], Mapping[str, object]]:
-    """The inputs that a model was last trained, evaluated or asked with."""
-    known = model.__dict__.get(SEEN)
-    if known is None:
+    """The inputs that the model was last trained, evaluated or called with."""
+    specs = model.__dict__.get(SEEN)
+    if specs is None:
         fail(
             UsageError,
             f"this {type(model).__name__} has not seen data yet; say what it takes: model.summary({_likely(model)}).",
         )
-    return ((), known) if isinstance(known, Mapping) else ((known,), {})
+    return ((), specs) if isinstance(specs, Mapping) else ((specs,), {})
 
 
 def _likely(model: Module) -> str:
-    """A spec that the first weight could be for."""
+    """A guess of the input spec from the first weight."""
     for _, module in model.named_modules():
         owned = module.__dict__.get("_owned", {}).values()
         shape: list[int] = next((list(p.shape) for p in owned if p.trained and len(p.shape) > 1), [])
@@ -128,7 +128,7 @@ def _likely(model: Module) -> str:
 
 
 def _again(known: SummaryRow, row: SummaryRow) -> SummaryRow:
-    """A module that runs twice does twice the work with the same parameters."""
+    """The row of a module that runs twice: twice the work with the same parameters."""
     return SummaryRow(
         known.path, known.kind, row.output, known.parameters, known.flops + row.flops, known.bytes + row.bytes
     )
@@ -151,7 +151,7 @@ def _nodes(value: object) -> list[Node]:
 
 
 def _elements(type: TensorType) -> int:
-    """Of one example: every symbol counts once."""
+    """The number of elements for one example: every symbolic dimension counts as 1."""
     return int(evaluate(type.elements, dict.fromkeys(symbols_of(type.shape), 1)))
 
 
@@ -160,12 +160,12 @@ def _bytes(node: Node) -> int:
 
 
 def _flops(node: Node) -> int:
-    """Multiplications and additions: exact for contractions, one per element of anything else that computes."""
+    """The additions and multiplications of a node: exact for contractions, one per element for other arithmetic."""
     if node.op in LEAVES or OPS[node.op].family is Family.MOVEMENT:
         return 0
     if node.op == "matmul":
         return 2 * _elements(node.type) * int(node.inputs[0].type.shape[-2 if node.attrs.transpose_a else -1])  # type: ignore[attr-defined]
-    if node.op == "attention":  # scores, then the mixture of values
+    if node.op == "attention":  # scores, then the weighted sum of values
         return 2 * (_elements(node.inputs[0].type) + _elements(node.type)) * int(node.inputs[1].type.shape[-2])
     if node.op == "conv2d":
         return 2 * _elements(node.type) * math.prod(int(e) for e in node.inputs[1].type.shape[1:])

@@ -1,4 +1,4 @@
-"""A model inside a graph that is being recorded: which tensor each of its parameters is."""
+"""The modules of a graph that is being recorded: which tensor stands for each parameter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """The modules of a graph: their paths, and which tensor each parameter is.  A parameter is one leaf of a graph.
+    """The modules of a graph, their paths, and the tensor of each parameter.  A parameter is one leaf of a graph.
 
     Those of `root` have their own names.  In a step the names are those under which its function holds the modules:
     paths inside a module that it holds alone, with the variable in front where there are several.  Elsewhere they begin
@@ -31,30 +31,31 @@ class Trace:
         self.graph = graph
         self.held = {} if root is None else {"": root}
         if graph.recorded_by is not None:
-            from wholestep.nn.module.find_modules import holders  # a model alone is held by nobody
+            # imported here because a single model does not need it
+            from wholestep.nn.module.find_modules import holders
 
             self.held |= holders(graph.recorded_by, besides=root)
         self.paths: dict[Module, str] = {}
         self.tensors: dict[Parameter, Tensor] = {}
         self._names: dict[Parameter, str] = {}
         self._opened: set[Module] = set()
-        self.regularized: set[Module] = set()  # those whose weights have been counted
-        self._called: dict[Module, str] = {}  # from outside of any other -> in which scope
-        self.caller: Module | None = None  # the one of whose methods, other than `forward`, one runs
-        self.scope: tuple[str, ...] = ()  # what the module that is running now has opened
-        self.outputs: dict[str, Tensor] = {}  # path -> what the module gave last, where it is one tensor
+        self.regularized: set[Module] = set()  # modules whose weight penalties were added
+        self._called: dict[Module, str] = {}  # outermost modules -> the scope in which each was called
+        self.caller: Module | None = None  # the module whose method (other than `forward`) is running
+        self.scope: tuple[str, ...] = ()  # the scopes that the running module has opened
+        self.outputs: dict[str, Tensor] = {}  # path -> the module's last output, if it is a single tensor
         for variable, module in self.held.items():
             self.know(module, variable if len(self.held) > 1 else "")
 
     def know(self, root: Module, prefix: str = "") -> None:
-        """The names under which a module's parameters will be declared, unless they have one."""
+        """The names under which a module's parameters will be declared, unless they were declared before."""
         for path, part in root.named_modules():
             self.paths.setdefault(part, _join(prefix, path))
         for name, owned in root.named_arrays().items():
             self._names.setdefault(owned, _join(prefix, name))
 
     def open(self, module: Module) -> None:
-        """Declare the parameters of a module, those that are not declared yet."""
+        """Declare the parameters of a module that are not yet declared."""
         if module in self._opened:
             return
         if _CURRENT.get() is not self:
@@ -83,19 +84,21 @@ class Trace:
         self.graph.owners[tensor.name] = owned
 
     def relative_path(self, module: Module) -> str:
-        """The path of a module below the module that is running now."""
+        """The path of a module relative to the module that is running."""
         here, path = _INSIDE.get(), self.paths[module]
         prefix = f"{here}." if here else ""
         return path.removeprefix(prefix) if path.startswith(prefix) else path
 
     def roots(self) -> dict[str, Module]:
-        """The outermost modules that were used, as the user writes them: what the step holds, or what was called."""
-        found: dict[str, Module] = {}
+        """The outermost modules in use, under the names of the user's code: those that the step refers to, or those
+        called.
+        """
+        outermost: dict[str, Module] = {}
         for module, scope in self._called.items():
             path, root = self._outermost(module) or (scope or type(module).__name__, module)
-            while found.setdefault(path, root) is not root:
+            while outermost.setdefault(path, root) is not root:
                 path += "_"
-        return found
+        return outermost
 
     def _outermost(self, module: Module) -> tuple[str, Module] | None:
         for variable, held in self.held.items():
@@ -106,7 +109,7 @@ class Trace:
 
 
 def has_forward(module: Module) -> bool:
-    """Can it be called?  One that only holds others cannot."""
+    """Can the module be called?  One that only contains others cannot."""
     from wholestep.nn.module.module import Module
 
     return type(module).forward is not Module.forward
@@ -121,7 +124,7 @@ _INSIDE: ContextVar[str] = ContextVar("inside", default="")
 
 
 def trace_of(graph: Graph, root: Module | None = None) -> Trace:
-    """The one trace of a graph."""
+    """The trace of a graph, which is created once."""
     if graph.modules is None:
         graph.modules = Trace(graph, root)
     assert isinstance(graph.modules, Trace)
@@ -129,7 +132,7 @@ def trace_of(graph: Graph, root: Module | None = None) -> Trace:
 
 
 def tensor_now(module: Module, owned: Parameter) -> Tensor | None:
-    """What a parameter of a module is where this is asked: a tensor while a graph is recorded, else None."""
+    """The tensor of a module's parameter in the graph that is being recorded; None outside of a recording."""
     here = _CURRENT.get()
     if here is None:
         graph = current_graph()
@@ -138,19 +141,19 @@ def tensor_now(module: Module, owned: Parameter) -> Tensor | None:
         return None
     if owned not in here.tensors and not (
         owned.adopts and owned.slot is None
-    ):  # else it may still be under construction
+    ):  # otherwise it may still be under construction
         here.open(module)
     return here.tensors.get(owned)
 
 
 def graph_now() -> Graph | None:
-    """The graph in which a module runs, or that is being recorded."""
+    """The graph in which a module is running, or which is being recorded."""
     here = _CURRENT.get()
     return current_graph() if here is None else here.graph
 
 
 def recorded_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method other than `forward`: what it calls is named as parts of its module."""
+    """Decorates a method other than `forward`: modules that it calls are named as parts of its module."""
 
     @wraps(function)
     def method(module: Module, *inputs: Any, **named: Any) -> Any:
@@ -170,12 +173,12 @@ def recorded_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def forward_of_arrays_too(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """`forward` as users write it; called on arrays, where nothing is recorded, it is a call of the module."""
+    """The user's `forward`; called on arrays outside of a recording, it runs `predict`."""
 
     @wraps(forward)
     def method(module: Module, *inputs: Any, **named: Any) -> Any:
-        given = (*inputs, *named.values())
-        if _CURRENT.get() is None and given and common_graph(*given) is None and current_graph() is None:
+        arguments = (*inputs, *named.values())
+        if _CURRENT.get() is None and arguments and common_graph(*arguments) is None and current_graph() is None:
             return module(*inputs, **named)
         return forward(module, *inputs, **named)
 
@@ -187,7 +190,7 @@ _WATCHER: ContextVar[Callable[[str, Module, object, object], None] | None] = Con
 
 @contextmanager
 def watch_modules(watcher: Callable[[str, Module, object, object], None]) -> Iterator[None]:
-    """Call `watcher(path, module, inputs, output)` after every module that runs inside."""
+    """Inside the context, call `watcher(path, module, inputs, output)` after every module that runs."""
     token = _WATCHER.set(watcher)
     try:
         yield
@@ -196,7 +199,7 @@ def watch_modules(watcher: Callable[[str, Module, object, object], None]) -> Ite
 
 
 def notify_watcher(trace: Trace, module: Module, inputs: object, output: object) -> None:
-    """Tell whoever watches that a module ran."""
+    """Call the watcher after a module has run."""
     if isinstance(output, Tensor):
         trace.outputs[trace.paths[module]] = output
     watcher = _WATCHER.get()
@@ -205,13 +208,13 @@ def notify_watcher(trace: Trace, module: Module, inputs: object, output: object)
 
 
 def _layer(trace: Trace, module: Module) -> str:
-    """A module in a profile by layer: its path, or that it is the model itself."""
+    """The name of a module in a profile by layer: its path, or "the model" for the root."""
     return trace.paths[module] or f"({type(module).__name__})"
 
 
 @contextmanager
 def run_module(trace: Trace, module: Module) -> Iterator[None]:
-    """`module.forward` runs: random numbers drawn inside are keyed by its path."""
+    """Run `module.forward`; random numbers drawn inside are keyed by its path."""
     relative = trace.relative_path(module)
     tokens, outer = (_CURRENT.set(trace), _INSIDE.set(trace.paths[module])), trace.scope
     try:

@@ -1,1 +1,1 @@
-"""Weights of a model in files and in state dicts."""
+"""Weights of a model in files and state dicts."""

@@ -1,4 +1,4 @@
-"""Arrays of a file against those of a model: other names for them, and what does not match as a readable diff."""
+"""Compare the arrays of a file with those of a model: renamed arrays, and a readable diff of what does not match."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from wholestep.errors import InputError, OptionError, UsageError
 
 Rename = Mapping[str, str | None] | Callable[[str], str | None]
 
-SHOWN = 20  # of each kind in an error; a report shows all
-TRIED = 4  # prefixes that are counted for a hint
+SHOWN = 20  # the most names of each kind in an error; a report shows all
+TRIED = 4  # the most prefixes that are counted for a hint
 
 
 class OtherShape(NamedTuple):
-    """An array whose shape in the file is not that in the model."""
+    """An array whose shape in the file differs from that in the model."""
 
     name: str
     in_file: tuple[int, ...]
@@ -35,16 +35,16 @@ class LoadReport:
     """
 
     loaded: tuple[str, ...]
-    missing: tuple[str, ...] = ()  # of the model, not in the file: they keep their numbers
-    unexpected: tuple[str, ...] = ()  # in the file, not of the model
-    other_shape: tuple[OtherShape, ...] = ()  # in both: they keep the model's numbers
+    missing: tuple[str, ...] = ()  # names of the model that are not in the file: these arrays keep their values
+    unexpected: tuple[str, ...] = ()  # names in the file that the model does not have
+    other_shape: tuple[OtherShape, ...] = ()  # names in both with different shapes: the model keeps its values
     hint: str = ""
 
     def __str__(self) -> str:
         return "\n".join([f"{len(self.loaded)} arrays loaded", *self.differences()])
 
     def differences(self, shown: int | None = None) -> Iterator[str]:
-        """Lines on what does not match, with at most `shown` names of each kind."""
+        """The mismatches as lines, with at most `shown` names of each kind."""
         if self.missing:
             yield f"missing in the file, left as they were: {_first(self.missing, shown, ', ')}"
         if self.unexpected:
@@ -61,7 +61,7 @@ def _first(parts: Sequence[object], shown: int | None, between: str) -> str:
 
 
 def rename_names(names: Iterable[str], rename: Rename | None) -> dict[str, str]:
-    """New name -> the name in the file; what is renamed to None is left out."""
+    """A map from new names to names in the file, without those that are renamed to None."""
     names = list(names)
     other = _by_paths(names, rename) if isinstance(rename, Mapping) else rename
     if other is None:
@@ -71,30 +71,30 @@ def rename_names(names: Iterable[str], rename: Rename | None) -> dict[str, str]:
             f"rename takes a dict of names or prefixes, e.g. {{'module.': ''}}, or a function of a name; received "
             f"{rename!r}."
         )
-    found: dict[str, str] = {}
+    old_names: dict[str, str] = {}
     for name in names:
         new = other(name)
         if new is None:
             continue
         if not isinstance(new, str):
             raise UsageError(f"rename gives a name, or None to leave an array out; received {new!r} for {name!r}.")
-        if new in found:
+        if new in old_names:
             raise InputError(
-                f"rename gives {found[new]!r} and {name!r} the same name, {new!r}. Nothing was loaded. Rename one of "
-                "them to None to leave it out."
+                f"rename gives {old_names[new]!r} and {name!r} the same name, {new!r}. Nothing was loaded. Rename one "
+                "of them to None to leave it out."
             )
-        found[new] = name
-    return found
+        old_names[new] = name
+    return old_names
 
 
 def _by_paths(names: Sequence[str], rename: Mapping[str, str | None]) -> Callable[[str], str | None]:
-    """A name by the longest key that is the name or a path before it: `fc` is of `fc.weight`, not of `fc2.weight`."""
+    """Rename by the longest key that is the name or a path prefix of it: `fc` matches `fc.weight`, not `fc2.weight`."""
     for old in rename:
         if not isinstance(old, str):
             raise UsageError(f"rename takes names or prefixes as keys, e.g. {{'module.': ''}}; received {old!r}.")
         if not any(_is_before(old, name) for name in names):
             raise OptionError(
-                f"{old!r} of rename is none of the names, nor a path before one: {_first(names, SHOWN, ', ')}. "
+                f"{old!r} of rename is neither a name nor the prefix of one: {_first(names, SHOWN, ', ')}. "
                 "Correct it, or leave it out."
             )
     for old, new in rename.items():
@@ -107,9 +107,9 @@ def _by_paths(names: Sequence[str], rename: Mapping[str, str | None]) -> Callabl
 
     def other(name: str) -> str | None:
         for old in keys:
-            found = _path_before(old, name)
-            if found is not None:
-                return _new_name(name, found, rename[old])
+            part = _path_before(old, name)
+            if part is not None:
+                return _new_name(name, part, rename[old])
         return name
 
     return other
@@ -125,14 +125,14 @@ def _new_name(name: str, found: Match, new: str | None) -> str | None:
 
 
 class Match(NamedTuple):
-    """The length of the part of a name that a key matches, and the text that its stars match."""
+    """The match of a key with a name: the length of the matched part, and the text that its stars match."""
 
     length: int
     stars: tuple[str, ...]
 
 
 def _path_before(path: str, name: str) -> Match | None:
-    """The part of a name that a key is: the whole of it, or a path before it; None where it is neither."""
+    """The part of a name that a key matches: the whole name or a path prefix; None if it matches neither."""
     if path == "":
         return Match(0, ())
     plain = path.rstrip(".")
@@ -148,7 +148,7 @@ def _is_before(path: str, name: str) -> bool:
 
 
 def hint_for(missing: Sequence[str], unexpected: Sequence[str], names: Sequence[str], known: Iterable[str]) -> str:
-    """The prefix by which most names of the file would be the model's, as what to pass; "" where none helps."""
+    """The `rename=` by whose prefix most names of the file would match the model's; "" if none helps."""
     if not missing or not unexpected:
         return ""
     known = set(known)

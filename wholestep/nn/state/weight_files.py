@@ -1,4 +1,4 @@
-"""Arrays by name from the files that weights are published in: safetensors, one or many, and torch's own."""
+"""Read arrays by name from published weights: safetensors files, sharded ones, and torch's format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READABLE = frozenset(
 )  # fmt: skip
 TORCH = frozenset({".pt", ".pth", ".bin", ".ckpt"})
 INDEX = ".index.json"  # suffix of the index of a sharded file
-# What a folder is looked through for, in this order.
+# Files to look for in a folder, in this order.
 IN_FOLDER = (
     *("model.safetensors.index.json", "model.safetensors"),
     *("pytorch_model.bin.index.json", "pytorch_model.bin"),
@@ -28,8 +28,7 @@ IN_FOLDER = (
 
 
 def read_weights(path: Path) -> dict[str, Array]:
-    """The arrays of a file, of all shards of an index, or of what a folder holds; bfloat16 as the float32 of the same
-    value."""
+    """The arrays of a weights file, of all shards of an index, or of a folder; bfloat16 is converted to float32."""
     if path.is_dir():
         path = weights_in(path)
     if path.name.endswith(INDEX):
@@ -38,7 +37,7 @@ def read_weights(path: Path) -> dict[str, Array]:
 
 
 def is_torch_file(path: Path) -> bool:
-    """Did torch write a file?  Its first bytes tell, whatever its name; a name alone where there is no such file."""
+    """Was the file written by torch?  Decided by its first bytes, or by its name if the file does not exist."""
     try:
         with path.open("rb") as file:
             head = file.read(9)
@@ -49,14 +48,14 @@ def is_torch_file(path: Path) -> bool:
 
 
 def weights_in(folder: Path) -> Path:
-    """The file of weights, or the index of its shards, that a folder has."""
+    """The weights file, or the index of its shards, in a folder."""
     for name in IN_FOLDER:
         if (folder / name).is_file():
             return folder / name
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
-        return found[0]
-    what = ", ".join(p.name for p in found) or "none"
+    files = sorted(folder.glob("*.safetensors"))
+    if len(files) == 1:
+        return files[0]
+    what = ", ".join(p.name for p in files) or "none"
     raise CheckpointError(
         f"{folder} has no {', '.join(IN_FOLDER)}; of other safetensors files there are: {what}; nor checkpoints "
         "(step-*). Name a file."
@@ -72,9 +71,9 @@ def _read_shards(index: Path) -> dict[str, Array]:
         raise CheckpointError(f"there is no file {index}.") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{index} is no index of shards with a weight_map: {error!r}. Nothing was loaded."
+            f"{index} is not an index of shards with a weight_map: {error!r}. Nothing was loaded."
         ) from error
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for file in dict.fromkeys(places.values()):
         path = (index.parent / file).resolve()
         if not path.is_relative_to(index.parent.resolve()):
@@ -85,15 +84,15 @@ def _read_shards(index: Path) -> dict[str, Array]:
         missing = [name for name, place in places.items() if place == file and name not in shard]
         if missing:
             raise CheckpointError(f"{index} puts {missing[0]!r} into {file!r}, which lacks it. Nothing was loaded.")
-        found |= {name: array for name, array in shard.items() if places.get(name) == file}
-    return found
+        arrays |= {name: array for name, array in shard.items() if places.get(name) == file}
+    return arrays
 
 
 # -- torch's own -------------------------------------------------------------------------------------------------
 
 
 def _read_torch(path: Path) -> dict[str, Array]:
-    """A `state_dict` that torch saved, read by torch without running anything that the file brings."""
+    """Read a `state_dict` saved by torch; nothing in the file is executed."""
     if not path.is_file():
         raise CheckpointError(f"there is no file {path}.")
     try:
@@ -114,18 +113,18 @@ def _read_torch(path: Path) -> dict[str, Array]:
 
 
 def _tensors(loaded: object, path: Path) -> dict[str, Any]:
-    """The tensors by name; of a checkpoint with more in it, those of its `state_dict` or `model`."""
+    """The tensors by name; for a checkpoint with other content, those of its `state_dict` or `model`."""
     for inner in ("state_dict", "model", "model_state_dict"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(inner), Mapping):
             loaded = loaded[inner]
     if not isinstance(loaded, Mapping) or not loaded:
         raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not tensors by name. Nothing was loaded.")
-    found = {str(name): value for name, value in loaded.items() if hasattr(value, "detach")}
-    if not found:
+    tensors = {str(name): value for name, value in loaded.items() if hasattr(value, "detach")}
+    if not tensors:
         raise CheckpointError(
             f"{path} holds no tensors by name: {', '.join(map(str, list(loaded)[:5]))}, ... are none."
         )
-    return found
+    return tensors
 
 
 def _of_torch(value: Any) -> Array:
@@ -149,25 +148,25 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
                     f"{path} holds {strange[0]!r} as {kinds[strange[0]]}, which is not read here. Nothing was loaded. "
                     f"Save it as one of {', '.join(sorted(READABLE))}."
                 )
-            found = {name: file.get_tensor(name) for name, kind in kinds.items() if kind != BRAIN_FLOAT}
+            arrays = {name: file.get_tensor(name) for name, kind in kinds.items() if kind != BRAIN_FLOAT}
         halves = [name for name, kind in kinds.items() if kind == BRAIN_FLOAT]
-        return {**found, **_brain_floats(path, halves)} if halves else found
+        return {**arrays, **_brain_floats(path, halves)} if halves else arrays
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {path}.") from None
     except CheckpointError:
         raise
     except (SafetensorError, OSError, ValueError, TypeError, LookupError) as error:
-        raise CheckpointError(f"{path} is not a whole safetensors file: {error}. Nothing was loaded.") from error
+        raise CheckpointError(f"{path} is not a complete safetensors file: {error}. Nothing was loaded.") from error
 
 
 def _brain_floats(path: Path, names: list[str]) -> dict[str, Array]:
-    """bfloat16 is the upper half of a float32.  The file is whole: safetensors has opened it."""
+    """Read bfloat16 as the upper half of a float32.  The file is known to be complete: safetensors has opened it."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header, found = json.loads(file.read(length)), {}
+        header, arrays = json.loads(file.read(length)), {}
         for name in names:
             first, last = header[name]["data_offsets"]
             file.seek(8 + length + first)
             upper = np.frombuffer(file.read(last - first), "<u2").astype(np.uint32) << 16
-            found[name] = upper.view(np.float32).reshape(header[name]["shape"])
-    return found
+            arrays[name] = upper.view(np.float32).reshape(header[name]["shape"])
+    return arrays

@@ -1,4 +1,4 @@
-"""A model's numbers in files and from other libraries: safetensors and `state_dict`s, by name."""
+"""Save and load a model's weights by name: safetensors files and `state_dict`s of other libraries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 def load_state_dict(model: Module, values: Any, strict: bool, rename: Rename | None = None) -> LoadReport:
-    """Give a model the arrays of a mapping; all are checked before the first is written."""
+    """Load the arrays of a mapping into a model; all are checked before the first one is written."""
     from wholestep.steps.states import state_with_numbers
 
     report, received = _match(model, by_name(values, rename), hinting=rename is None)
@@ -40,7 +40,7 @@ def load_state_dict(model: Module, values: Any, strict: bool, rename: Rename | N
 
 
 def by_name(values: Any, rename: Rename | None) -> dict[str, object]:
-    """What was given, under the names that it is to have."""
+    """The given arrays under their new names."""
     if not isinstance(values, Mapping):
         fix = f"a file is read by model.load({values!r})" if isinstance(values, str | PathLike) else "give a dict"
         raise UsageError(f"load_state_dict takes arrays by name; received {type(values).__name__}: {fix}.")
@@ -51,10 +51,11 @@ def by_name(values: Any, rename: Rename | None) -> dict[str, object]:
 
 
 def _match(model: Module, values: Mapping[str, object], hinting: bool) -> tuple[LoadReport, dict[str, Array]]:
-    """What could be loaded and what does not match; arrays by the names that the model stores them under."""
+    """The arrays that match the model, by the names under which it stores them, and a report of those that do not."""
     arrays = model.named_arrays()
     first = {owned: name for name, owned in arrays.items()}
-    names = {name: first[owned] for name, owned in model.all_names()}  # any name -> the name it is stored under
+    # every name -> the name under which the array is stored
+    names = {name: first[owned] for name, owned in model.all_names()}
     unused = {f"{path}.{name}" if path else name for path, m in model.named_modules() for name in m.unused_names}
     received = {names[name]: _array(value, name) for name, value in values.items() if name in names}
     missing = tuple(name for name in arrays if name not in received)
@@ -67,7 +68,7 @@ def _match(model: Module, values: Mapping[str, object], hinting: bool) -> tuple[
 
 
 def _refuse(report: LoadReport, strict: bool) -> None:
-    """Raise where something differs; without `strict`, where shapes do and no array at all is left to load."""
+    """Raise an error if anything differs; without `strict`, only if shapes differ or nothing is left to load."""
     by_name, by_shape = bool(report.missing or report.unexpected), bool(report.other_shape)
     if not ((by_name or by_shape) if strict else (by_shape and not report.loaded)):
         return
@@ -82,7 +83,7 @@ def _refuse(report: LoadReport, strict: bool) -> None:
 
 
 def _convert(array: Array, wanted: np.dtype[Any], name: str) -> Array:
-    """The array in the model's dtype: rounded where floats are shorter there, and never another number."""
+    """The array in the model's dtype: floats may be rounded, any other change of values is an error."""
     floats = letter_of(wanted) == "f"
     if letter_of(array.dtype) == "f" and not floats:
         raise DTypeError(f"{name!r} is {wanted} in the model; received {array.dtype}. Nothing was loaded.")
@@ -99,16 +100,16 @@ def _convert(array: Array, wanted: np.dtype[Any], name: str) -> Array:
 
 
 def _array(value: object, name: str) -> Array:
-    """NumPy's view of an array or of a torch tensor of numbers."""
+    """A NumPy view of an array or of a torch tensor."""
     array: Any = value
     if hasattr(array, "detach"):
         array = array.detach().cpu()
-        array = array.float() if "bfloat16" in str(array.dtype) else array  # NumPy has no such type
+        array = array.float() if "bfloat16" in str(array.dtype) else array  # NumPy has no bfloat16
     return as_array(array, f"{name!r}")
 
 
 def save(model: Module, path: str | PathLike[str]) -> None:
-    """Write a model's numbers as safetensors."""
+    """Write a model's arrays as safetensors."""
     save_arrays(model.state_dict(), path, encoding_metadata(model))
 
 
@@ -120,7 +121,9 @@ def save_arrays(
     from safetensors.numpy import save_file
 
     target = Path(path)
-    arrays = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in values.items()}  # of one number, too
+    arrays = {
+        name: np.ascontiguousarray(a).reshape(a.shape) for name, a in values.items()
+    }  # reshape, since scalars become arrays of one axis
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         os.close(handle)
@@ -139,11 +142,11 @@ def save_arrays(
 
 
 def load(model: Module, path: str | PathLike[str], strict: bool, rename: Rename | None = None) -> LoadReport:
-    """Give a model the arrays of a file, of shards or of a folder, and the table encoding stored in the file."""
+    """Load a weights file, its shards or a folder into a model, with the table encoding stored in the file."""
     values, encoding = read_weights(Path(path)), _read_encoding(Path(path))
     before = {name: dict(part) if name == "_owned" else part for name, part in model.__dict__.items()}
     if encoding is not None and not model.named_arrays():
-        keep_encoding(model, encoding)  # its layers are made for the columns
+        keep_encoding(model, encoding)  # builds the layers for these columns
     try:
         report = load_state_dict(model, values, strict, rename)
     except Exception:
@@ -165,7 +168,7 @@ def read_header(path: Path) -> dict[str, str]:
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {path}.") from None
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is not a whole safetensors file: {error}. Nothing was loaded.") from error
+        raise CheckpointError(f"{path} is not a complete safetensors file: {error}. Nothing was loaded.") from error
 
 
 def _read_encoding(path: Path) -> Encoding | None:

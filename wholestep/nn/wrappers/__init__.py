@@ -1,1 +1,1 @@
-"""Changes to existing layers: LoRA, weight norms, precision, tensor parallelism."""
+"""Wrappers of existing layers: LoRA, weight norms, precision, tensor parallelism."""

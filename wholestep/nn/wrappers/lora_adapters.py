@@ -1,4 +1,4 @@
-"""LoRA: the model is frozen, and a trained low-rank product is added to each of its linear maps (arXiv:2106.09685)."""
+"""LoRA: freeze the model and add a trained low-rank product to each of its linear layers (arXiv:2106.09685)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from wholestep.nn.module.parameter import Parameter
 from wholestep.records import dataclass
 
 Array = np.ndarray[Any, Any]
-PREFIX = "base_model.model."  # of the names in the files of peft
+PREFIX = "base_model.model."  # prefix of the names in peft's files
 
 
 @dataclass(frozen=True)
 class Adaptable:
     """A kind of layer to which a low-rank product can be added."""
 
-    weight: str  # the parameter that it adds to
-    outputs_first: bool  # (outputs, inputs), rather than (inputs, outputs)
-    method: str  # what computes with the weight, of (self, x, ...)
+    weight: str  # the parameter to which the product is added
+    outputs_first: bool  # shape (outputs, inputs) rather than (inputs, outputs)
+    method: str  # the method, called with (self, x, ...), that uses the weight
 
 
 def _kinds() -> dict[type[Module], Adaptable]:
@@ -51,18 +51,18 @@ def lora(
     alpha: float | None = None,
     dropout: float | Switchable = 0.0,
 ) -> Adapters:
-    """Freeze a model and let x·Aᵀ·Bᵀ·alpha/rank learn beside its linear maps; B begins as zeros, so nothing changes at
-    first.
+    """Freeze a model and train x·Aᵀ·Bᵀ·alpha/rank in addition to its linear layers; B starts as zeros, so the outputs
+    do not change at first.
 
     The model itself is changed: fit, predict and save it as before.  Its linear layers, the projections of
     `ws.nn.MultiHeadAttention` and those of `ws.models.gpt2` can have adapters.  Their weights are called
     `<layer>.lora_A.weight` and `<layer>.lora_B.weight`, as in peft.
 
     Args:
-        rank: of the product: A is (rank, inputs), B (outputs, rank).
+        rank: the rank of the product: A is (rank, inputs), B (outputs, rank).
         targets: which layers, as patterns of their paths (`"h.*.attn.c_attn"`) or their last parts (`"out_proj"`).
-        alpha: how much the product counts; `rank` unless given, so that it counts as it is.
-        dropout: of what goes into A, in training.
+        alpha: the product is scaled by alpha / rank; by default `rank`, for a scale of 1.
+        dropout: the rate of dropout of the input of A, in training.
 
     Returns:
         The adapters: `.save("a.safetensors")`, `.load(...)`, `.merge()` into the weights, `.remove()`.
@@ -73,16 +73,16 @@ def lora(
     patterns = (targets,) if isinstance(targets, str) else tuple(targets)
     kinds, open_ones = _kinds(), dict[str, Module]()
     for path, part in model.named_modules():
-        own = path.rpartition(".")[2] in ("lora_A", "lora_B")
-        if type(part) in kinds and part not in open_ones.values() and not own:
+        is_adapter = path.rpartition(".")[2] in ("lora_A", "lora_B")
+        if type(part) in kinds and part not in open_ones.values() and not is_adapter:
             open_ones[path] = part
     paths = {path: part for path, part in open_ones.items() if any(_matches(path, p) for p in patterns)}
     if not paths:
-        known = ", ".join(path or "the model itself" for path in open_ones)
+        listed = ", ".join(path or "the model itself" for path in open_ones)
         fail(
             OptionError,
             f"lora: no linear layer without an adapter matches {', '.join(map(repr, patterns))}; there are: "
-            f"{known or 'none'}.",
+            f"{listed or 'none'}.",
         )
     frozen = [owned for owned in model.parameters().values() if not owned.frozen]
     for owned in frozen:
@@ -103,16 +103,16 @@ def _adapt(part: Any, how: Adaptable, rank: int, scale: float, dropout: float | 
     part.lora_A = Linear(inputs, rank, bias=False, dtype=owned.dtype)
     part.lora_B = Linear(rank, outputs, bias=False, dtype=owned.dtype, init=0.0)
     if owned.splitting is not None:
-        from wholestep.nn.wrappers.tensor_parallel import split_beside  # few are
+        from wholestep.nn.wrappers.tensor_parallel import split_beside  # imported here because few models are split
 
         split_beside(owned.splitting, how.outputs_first, part.lora_A, part.lora_B)
-    part.lora_A.trainable = part.lora_B.trainable = True  # whether or not the layer is
+    part.lora_A.trainable = part.lora_B.trainable = True  # even if the layer is frozen
     part.lora_dropout = None if not isinstance(dropout, Switchable) and dropout == 0 else Dropout(dropout)
     object.__setattr__(part, "__class__", _adapted_class(type(part), how.method, scale))
 
 
 def _adapted_class(kind: type[Module], method: str, scale: float) -> type[Module]:
-    """A kind of layer whose method adds the product of lora_A and lora_B to what it computes."""
+    """A subclass of a layer whose method adds the product of lora_A and lora_B to its result."""
     plain: Callable[..., Tensor] = getattr(kind, method)
 
     def forward(self: Any, x: Tensor, *bounds: int) -> Tensor:
@@ -120,7 +120,7 @@ def _adapted_class(kind: type[Module], method: str, scale: float) -> type[Module
         if not bounds:
             update: Tensor = self.lora_B(small) * scale
             return plain(self, x) + update
-        first, last = bounds  # the rows of the weight that are asked for
+        first, last = bounds  # the requested rows of the weight
         update = (small @ self.lora_B.weight[first:last].T) * scale
         return plain(self, x, *bounds) + update
 
@@ -138,7 +138,7 @@ class Adapters:
 
     @property
     def paths(self) -> list[str]:
-        """The layers that have one."""
+        """The paths of the layers with an adapter."""
         return list(self._paths)
 
     def state_dict(self) -> dict[str, Array]:
@@ -157,27 +157,27 @@ class Adapters:
         save_arrays({PREFIX + name: array for name, array in self.state_dict().items()}, path)
 
     def load(self, path: str | PathLike[str]) -> None:
-        """Read what `save`, or peft, wrote; every A and B must be there and fit."""
+        """Read a file that `save` or peft wrote; every A and B must be present and fit."""
         from wholestep.nn.state.state_dict_diff import SHOWN, OtherShape
         from wholestep.nn.state.weight_files import read_weights
 
-        found = {name.removeprefix(PREFIX): array for name, array in read_weights(Path(path)).items()}
+        arrays = {name.removeprefix(PREFIX): array for name, array in read_weights(Path(path)).items()}
         wanted = self._names()
-        if set(found) != set(wanted):
-            missing, strange = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+        if set(arrays) != set(wanted):
+            missing, strange = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted))
             raise UsageError(
                 f"{path} does not hold the adapters of this model; nothing was loaded. Missing: "
                 f"{', '.join(missing) or 'none'}; not of the model: {', '.join(strange) or 'none'}. Give ws.nn.lora "
                 "the rank and targets that they were trained with."
             )
         shapes = {name: owned.shape for name, owned in self.model.all_names()}
-        other = [OtherShape(name, array.shape, shapes[name]) for name, array in found.items()]
+        other = [OtherShape(name, array.shape, shapes[name]) for name, array in arrays.items()]
         if differing := [str(o) for o in other if o.in_file != o.in_model]:
             raise ShapeError(
                 f"{path} holds adapters of another size; nothing was loaded. {'; '.join(differing[:SHOWN])}. Give "
                 "ws.nn.lora the rank that they were trained with."
             )
-        self.model.load_state_dict(found, strict=False)
+        self.model.load_state_dict(arrays, strict=False)
 
     def merge(self) -> Module:
         """Add the products to the weights and remove them: the model computes the same without them.
@@ -196,7 +196,7 @@ class Adapters:
         return self.model
 
     def remove(self) -> Module:
-        """Take the products away and train the weights again: the model is what it was before."""
+        """Remove the adapters and unfreeze the weights: the model is as before `ws.nn.lora`."""
         self._need()
         for part in self._paths.values():
             object.__setattr__(part, "__class__", part.plain_kind)

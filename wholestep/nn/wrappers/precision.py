@@ -1,4 +1,4 @@
-"""Layers that stay in float32 in a session of half precision."""
+"""`in_float32`: layers that stay in float32 in a session with half precision."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ M = TypeVar("M", bound=Module)
 
 
 def in_float32(layer: M) -> M:
-    """The same layer, whose products stay in float32 whatever the precision of a session: everything inside it too.
+    """Keep the products of a layer, and of everything inside it, in float32 whatever the precision of a session.
 
-    For what half precision does not suit: a last layer whose scores are compared closely, distances, a sum of
-    many large terms.  In a session of float32 it changes nothing.
+    Useful for a last layer whose scores differ little, for distances, and for sums of many large terms. In a float32
+    session it has no effect.
 
     Example: `ws.nn.Sequential(body, ws.nn.in_float32(ws.nn.Linear(64, 10)))`.
     """

@@ -1,4 +1,4 @@
-"""Which layers are divided among workers: `split=` marks weights, and `Workers(model=2)` divides what is marked."""
+"""Tensor parallelism: `split=` marks weights, and `Workers(model=2)` divides the marked ones among workers."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ COLUMNS, ROWS, HEADS = "columns", "rows", "heads"
 
 @dataclass(frozen=True)
 class Splitting:
-    """How a parameter is divided: along an axis, within each of its blocks, at whole units."""
+    """The division of a parameter: along an axis, within each of its blocks, at whole units."""
 
     axis: int
     blocks: int
-    units: int  # of the smallest block: features, or heads
-    what: str  # those are, in words
+    units: int  # units of the smallest block: features, or heads
+    what: str  # name of the units in errors
     layer: str
     line: SourceLine
-    widths: tuple[int, ...] = ()  # of the blocks, where they are not equal
+    widths: tuple[int, ...] = ()  # widths of the blocks, if they differ
 
     def among(self, ranks: int) -> AxisSplit:
-        """What so many workers make of it."""
+        """The local part of this splitting for so many workers."""
         return AxisSplit(self.axis, self.blocks, ranks, self.widths)
 
     def need(self, name: str, ranks: int) -> None:
-        """OptionError unless it divides among so many workers."""
+        """Raise OptionError unless the parameter can be divided among so many workers."""
         if self.units % ranks:
             raise OptionError(
                 f"{self.layer}: the {self.units} {self.what} of {name!r} do not divide among {ranks} workers; choose "
-                f"a multiple of {ranks}, another model=, or leave split= out.{self.line.shown}"
+                f"a multiple of {ranks}, another model=, or leave split= out.{self.line.error_note}"
             )
 
 
@@ -58,7 +58,7 @@ def need_choice(layer: str, given: object, *known: str) -> Any:
 
 
 def split_linear(layer: Any, given: str) -> None:
-    """A `Linear` by its outputs ("columns", its bias too) or by its inputs ("rows")."""
+    """Split a `Linear` by its outputs ("columns", with its bias) or by its inputs ("rows")."""
     kind = f"Linear({layer.inputs}, {layer.outputs})"
     split, owned = need_choice(kind, given, COLUMNS, ROWS), layer.named_arrays()
     mark_split(owned["weight"], 0 if split == COLUMNS else 1, kind, "outputs" if split == COLUMNS else "inputs")
@@ -75,13 +75,13 @@ def split_attention(layer: Any, given: object) -> None:
     for name in ("in_proj_weight", "in_proj_bias"):
         if name in owned and shared == layer.heads:
             mark_split(owned[name], 0, kind, HEADS, layer.heads, blocks=3)
-        elif name in owned:  # heads are with the keys that they share
+        elif name in owned:  # key heads are on the worker of the query heads that use them
             mark_split(owned[name], 0, kind, f"kv_{HEADS}", shared, blocks=3, widths=of_each)
     mark_split(owned["out_proj.weight"], 1, kind, HEADS, layer.heads)
 
 
 def split_gpt2(model: Any, heads: int) -> None:
-    """A GPT-2: in each block attention by its heads, the inner layer by its features."""
+    """Split a GPT-2: attention of each block by heads, the MLP by its inner features."""
     for block in model.h:
         up, down = block.attn.named_arrays(), block.mlp.named_arrays()
         mark_split(up["c_attn.weight"], 1, "gpt2", HEADS, heads, blocks=3)
@@ -93,14 +93,14 @@ def split_gpt2(model: Any, heads: int) -> None:
 
 
 def split_beside(of: Splitting, outputs_first: bool, a: Any, b: Any) -> None:
-    """Split the low-rank product of a weight in the same way: lora_B by outputs, or lora_A by inputs."""
+    """Split the low-rank product of a weight in the same way as the weight: lora_B by outputs, or lora_A by inputs."""
     of_outputs = of.axis == (0 if outputs_first else 1)
     owned = (b if of_outputs else a).named_arrays()["weight"]
     owned.splitting = replace(of, axis=0 if of_outputs else 1)
 
 
 def split_llama(model: Any, heads: int, shared: int) -> None:
-    """A Llama: heads are with the keys that they share."""
+    """Split a Llama: query heads are on the worker of the key heads that they use."""
     for layer in model.model.layers:
         owned = layer.named_arrays()
         for name, axis, units in (("q", 0, heads), ("k", 0, shared), ("v", 0, shared), ("o", 1, heads)):

@@ -1,4 +1,4 @@
-"""Weights that are computed from others: weight norm and spectral norm, under the names of `torch.nn.utils`."""
+"""Weights computed from other parameters: weight norm and spectral norm, under the names of `torch.nn.utils`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ Layer = TypeVar("Layer", bound=Module)
 
 
 def weight_norm(layer: Layer, name: str = "weight", axis: int = 0) -> Layer:
-    """The layer with its weight as length times direction, g · v / |v| (arXiv:1602.07868): `weight_g`, `weight_v`.
+    """Reparametrize a layer's weight as length times direction, g · v / |v| (arXiv:1602.07868): `weight_g`, `weight_v`.
 
-    The layer itself is changed, and returned.  Its numbers are drawn now, unless it has some: g begins as the length.
+    The layer itself is changed, and returned.  Its weights are initialized now, unless they were before; g starts as
+    their norm.
 
     Args:
         axis: norms are of the slices along it; by default the axis of the outputs.
@@ -42,8 +43,8 @@ def weight_norm(layer: Layer, name: str = "weight", axis: int = 0) -> Layer:
 
 
 def spectral_norm(layer: Layer, name: str = "weight", iterations: int = 1, eps: float = 1e-12) -> Layer:
-    """The layer with its weight divided by the largest singular value (arXiv:1802.05957): `weight_orig`, and a buffer
-    `weight_u`, which each step that trains improves by power iteration.
+    """Divide a layer's weight by its largest singular value (arXiv:1802.05957): `weight_orig`, and a buffer `weight_u`,
+    which each training step improves by power iteration.
 
     The layer itself is changed, and returned.
 
@@ -51,10 +52,10 @@ def spectral_norm(layer: Layer, name: str = "weight", iterations: int = 1, eps: 
     """
     owned, array = _take_parameter(layer, name, "spectral_norm")
     if not isinstance(iterations, int) or iterations < 1:
-        fail(OptionError, f"spectral_norm: iterations is a whole number of at least 1; received {iterations!r}.")
+        fail(OptionError, f"spectral_norm: iterations is an integer of at least 1; received {iterations!r}.")
     rows = array.reshape(len(array), -1)
     u = _unit_array(np.random.default_rng(0).normal(size=len(rows)))
-    for _ in range(15):  # as torch does, so that the first step has a value to divide by
+    for _ in range(15):  # as torch does, so that the first step has an estimate
         u = _unit_array(rows @ _unit_array(rows.T @ u))
     _compute(layer, name, _over_largest_singular_value, iterations, eps)
     setattr(layer, f"{name}_orig", owned)
@@ -91,7 +92,7 @@ def _unit_array(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _take_parameter(layer: Module, name: str, what: str) -> tuple[Parameter, np.ndarray[Any, Any]]:
-    """A parameter of a layer that will be computed from now on, and its numbers."""
+    """Remove a parameter that will be computed from now on; return it and its values."""
     owned = layer.__dict__.get("_owned", {}).get(name) if isinstance(layer, Module) else None
     if owned is None or len(owned.shape) < 2:
         fail(
@@ -103,13 +104,13 @@ def _take_parameter(layer: Module, name: str, what: str) -> tuple[Parameter, np.
 
 
 def _compute(layer: Module, name: str, rule: Callable[..., Tensor], *settings: Any) -> None:
-    """From now on `layer.forward` finds what is computed where it had a parameter."""
+    """Let `layer.forward` read a computed tensor in place of the parameter."""
     layer.__dict__["_owned"].pop(name)
     object.__setattr__(layer, "__class__", _computing_class(type(layer), name, rule, settings))
 
 
 def _computing_class(kind: type[Module], name: str, rule: Callable[..., Tensor], settings: Any) -> type[Module]:
-    """A kind of layer whose weight is `rule(layer, name, *settings)`."""
+    """A subclass of a layer whose weight is `rule(layer, name, *settings)`."""
 
     def forward(self: Any, *inputs: Any, **named: Any) -> Any:
         self.__dict__[name] = rule(self, name, *settings)
@@ -118,6 +119,6 @@ def _computing_class(kind: type[Module], name: str, rule: Callable[..., Tensor],
         finally:
             del self.__dict__[name]
 
-    unused = (*kind.unused_names, f"{name}_v")  # torch keeps the right vector of a spectral norm too
+    unused = (*kind.unused_names, f"{name}_v")  # torch also stores the right singular vector of a spectral norm
     body = {"forward": forward, "unused_names": unused}
     return make_subclass(kind, body, _computing_class, kind, name, rule, settings)

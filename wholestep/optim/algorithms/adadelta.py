@@ -1,4 +1,4 @@
-"""Adadelta: steps in the units of the weights, from the steps so far."""
+"""Adadelta: steps in the units of the weights, derived from previous steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adafactor: a second moment that is kept as one row and one column."""
+"""Adafactor: a factored second moment, stored as one row and one column."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ class Adafactor(Optimizer):
 
 
 def _rms(x: Tensor) -> Tensor:
-    """The root of the mean square."""
+    """The root mean square."""
     return (x * x).mean().sqrt()

@@ -62,7 +62,7 @@ class Adam(Optimizer):
         return new
 
     def _second(self, graph: Graph, w: Tensor, v: Tensor) -> Tensor:
-        """The second moment that is divided by: the new v, or the largest so far."""
+        """The second moment in the denominator: the new v, or the largest so far."""
         if not self.amsgrad:
             return v
         largest = self.state(graph, w, "v_max")
@@ -71,7 +71,7 @@ class Adam(Optimizer):
         return new
 
     def _apply_decay(self, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the step starts from, and along which gradient."""
+        """The weight and the gradient after weight decay."""
         return w, self.penalised(s, w, g)
 
 
@@ -94,7 +94,7 @@ class AdamW(Adam):
 @with_aliases(**ALIASES)
 @dataclass(frozen=True)
 class AMSGrad(Adam):
-    """Adam that divides by the largest second moment so far, v̂ ← max(v̂, v), so that steps never grow back
+    """Adam with the largest second moment so far as denominator, v̂ ← max(v̂, v), so that step sizes never increase
     (arXiv:1904.09237).
 
     It departs from the paper as torch does: the moments are bias-corrected.

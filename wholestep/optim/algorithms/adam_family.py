@@ -1,4 +1,4 @@
-"""NAdam, RAdam, Adamax: with Nesterov's momentum, with a second moment that must mean something, with a maximum."""
+"""NAdam, RAdam, Adamax: Adam with Nesterov's momentum, with a rectified second moment, with a maximum."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class NAdam(Optimizer):
         return new
 
     def _momenta(self, graph: Graph, s: Scalars, params: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """μₜ, μₜ₊₁ and 1/√(1 - β₂ᵗ)."""
+        """The factors μₜ, μₜ₊₁ and 1/√(1 - β₂ᵗ)."""
 
         def mu(t: Tensor) -> Tensor:
             return s["beta1"] * (1.0 - 0.5 * 0.96 ** (t * s["momentum_decay"]))
@@ -126,13 +126,13 @@ class RAdam(Optimizer):
 
     @staticmethod
     def _rectification(beta2: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        """1 where the second moment is used, else 0; and the factor of the step."""
+        """Whether the second moment is used (1 or 0), and the factor of the step."""
         limit = 2.0 / (1.0 - beta2) - 1.0
         correction = 1.0 - beta2**t
         rho = limit - 2.0 * t * beta2**t / correction
         square = (rho - 4.0) * (rho - 2.0) * limit / ((limit - 4.0) * (limit - 2.0) * rho)
         used = rho > 5.0
-        # Below the threshold the square may be negative, and there its root is not used.
+        # Below the threshold the argument may be negative; its root is not used there.
         scale = fn.where(used, (fn.maximum(square, 0.0) * correction).sqrt(), 1.0)
         return fn.where(used, 1.0, 0.0), scale
 
@@ -177,7 +177,7 @@ class Adamax(Optimizer):
 
 
 def _apply_decay(optimizer: NAdam | RAdam, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the step starts from and along which gradient: decay apart from the gradient, or through it."""
+    """The weight and the gradient after weight decay, decoupled or through the gradient."""
     if optimizer.decoupled_weight_decay:
         return optimizer.shrunk(s, w), g
     return w, optimizer.penalised(s, w, g)

@@ -29,7 +29,7 @@ class AdEMAMix(Optimizer):
     Args:
         lr: the learning rate.
         betas: (β₁, β₂, β₃), the memory of the three averages.
-        alpha: how much the slow average counts.
+        alpha: the weight of the slow average.
         eps: keeps the quotient finite.
         weight_decay: decoupled, by default on parameters with two or more axes.
         warmup: the updates in which α and β₃ reach their values; 0 leaves it out of the program.
@@ -71,7 +71,7 @@ class AdEMAMix(Optimizer):
 
     @staticmethod
     def _slow(s: Scalars, t: Tensor) -> tuple[Tensor, Tensor]:
-        """α and β₃ of an update."""
+        """The values of α and β₃ for an update."""
         if "warmup" not in s:
             return s["alpha"], s["beta3"]
         done = fn.minimum(t / s["warmup"], 1.0)

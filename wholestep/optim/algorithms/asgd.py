@@ -1,4 +1,4 @@
-"""ASGD: descent whose average is the result."""
+"""ASGD: gradient descent with an average of the weights."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ASGD(Optimizer):
         s = self.scalars(graph)
 
         def factors(t: Tensor) -> tuple[Tensor, Tensor]:
-            """η, and how much of the average is new."""
+            """The learning rate η, and the weight of the new values in the average."""
             rate = s["lr"] / (1.0 + s["lambd"] * s["lr"] * (t - 1.0)) ** s["alpha"]
             return rate, fn.maximum(t - 1.0 - s["t0"], 1.0).recip()
 

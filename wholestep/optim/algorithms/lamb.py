@@ -1,4 +1,4 @@
-"""LAMB: Adam whose step is scaled, parameter by parameter, to the size of the weights."""
+"""LAMB: Adam with each parameter's step scaled by the norm of its weights."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LAMB(Optimizer):
 
 
 def _trust(w: Tensor, r: Tensor) -> Tensor:
-    """‖w‖/‖r‖, or 1 where one of them is 0."""
+    """The trust ratio ‖w‖/‖r‖, or 1 where one of them is 0."""
     size, length = (w * w).sum().sqrt(), (r * r).sum().sqrt()
     both = (size > 0.0) & (length > 0.0)
     return fn.where(both, size / fn.where(both, length, 1.0), 1.0)

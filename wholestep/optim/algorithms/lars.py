@@ -1,4 +1,4 @@
-"""LARS: momentum whose rate is, parameter by parameter, in proportion to the size of the weights."""
+"""LARS: momentum with each parameter's learning rate proportional to the norm of its weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LARS(Optimizer):
 
     Args:
         lr: the learning rate, which is large here: about 1 for each 256 rows of a batch.
-        momentum: how much of the last step is kept; 0 leaves it out of the program.
+        momentum: the fraction of the last step that is kept; 0 leaves it out of the program.
         weight_decay: an L2 penalty, by default on parameters with two or more axes.
         trust_coefficient: the length of a step relative to the weights, at an lr of 1.
         eps: keeps the quotient finite.

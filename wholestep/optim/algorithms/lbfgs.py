@@ -1,4 +1,4 @@
-"""L-BFGS: a direction from the last gradients and steps, as if from the curvature."""
+"""L-BFGS: a quasi-Newton direction from the last gradients and steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TORCHS = {
 
 
 def _refuse_torch_options(cls: type[LBFGS]) -> type[LBFGS]:
-    """UsageError for options of torch's LBFGS that a step compiled once cannot have."""
+    """Raise UsageError for options of torch's LBFGS that a step compiled once cannot have."""
     original: Callable[..., None] = cls.__init__
 
     @wraps(original)
@@ -51,7 +51,7 @@ def _refuse_torch_options(cls: type[LBFGS]) -> type[LBFGS]:
 @with_aliases(learning_rate="lr", tolerance_gradient="tolerance_grad")
 @dataclass(frozen=True)
 class LBFGS(Optimizer):
-    """Limited-memory BFGS (Nocedal, 1980): one iteration a step, as torch's with `max_iter=1`; over all parameters,
+    """Limited-memory BFGS (Nocedal, 1980): one iteration per step, as torch's with `max_iter=1`; over all parameters,
 
         s = the last step, y = g - the last g; the pair is kept if y·s > 1e-10, with H = y·s/y·y
         d = -B·g, B being H changed by the last `history_size` pairs
@@ -59,17 +59,17 @@ class LBFGS(Optimizer):
 
     The step is compiled once, so it cannot evaluate the loss until something holds (decision 022).  With
     `line_search=k` the losses at lr, lr/2, …, lr/2ᵏ⁻¹ are part of it: the longest of these steps whose loss falls by
-    Armijo's condition is made, and none where there is no such.  That costs k forward passes in every step.
+    Armijo's condition is made, or none if no loss falls.  That costs k forward passes in every step.
 
     For whole data sets, `batch_size=len(x)`: pairs of different batches say nothing about the curvature.  Weight decay
     belongs to the loss.  Groups may be frozen, nothing else.
 
     Args:
         lr: the length of a step, in units of d.
-        history_size: how many pairs are kept; torch keeps 100.
+        history_size: the number of stored pairs; torch keeps 100.
         tolerance_grad: no step where no element of the gradient is larger.
         tolerance_change: no step where it promises less, by g·d.
-        line_search: how many lengths are tried; 0 makes every step.
+        line_search: the number of step sizes that are tried; 0 makes every step.
 
     Example: `ws.LBFGS(line_search=8)`.
     """
@@ -125,7 +125,8 @@ class LBFGS(Optimizer):
     def _direction(
         self, graph: Graph, params: Vector, grads: Vector, last: Sequence[tuple[Tensor, Tensor]], first: Tensor
     ) -> list[Tensor]:
-        """-B·g in the compact form (Byrd, Nocedal and Schnabel, 1994), so that a step has few and large products:
+        """The direction -B·g in the compact form (Byrd, Nocedal and Schnabel, 1994), so that a step has few and large
+        products:
 
             p = R⁻¹·Sᵀg      B·g = H·g + S·R⁻ᵀ((D + H·YᵀY)·p - H·Yᵀg) - H·Y·p
 
@@ -154,7 +155,7 @@ class LBFGS(Optimizer):
         return (fn.iota(pairs, 0) == fn.iota(pairs, 1)).astype("float64")
 
     def _solve_triangular(self, rows: Tensor, right: Tensor, diagonal: Tensor, *, reverse: bool) -> Tensor:
-        """Solve R·x = right for a triangle R of `rows`, element by element; later elements of x are still 0."""
+        """Solve R·x = right for a triangular R of `rows`, element by element; elements of x not yet computed are 0."""
 
         def next_element(x: Tensor, row_data: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
             row, b, d, place = row_data
@@ -163,13 +164,13 @@ class LBFGS(Optimizer):
 
         start = right * 0.0
         x, _ = scan(next_element, start, (rows, right, diagonal, self._identity()), reverse=reverse)
-        found: Tensor = x
-        return found
+        solution: Tensor = x
+        return solution
 
     def _history(
         self, graph: Graph, params: Vector, grads: Vector, last: Sequence[tuple[Tensor, Tensor]], first: Tensor
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """S and Y of each parameter, (pairs, elements), the newest last, this step's included; and H."""
+        """The pairs S and Y of each parameter, (pairs, elements), the newest last, including this step's; and H."""
         newest_s = [step for step, _ in last]
         newest_y = [g - before for g, (_, before) in zip(grads, last, strict=True)]
         along = _dot(newest_y, newest_s)
@@ -204,7 +205,7 @@ class LBFGS(Optimizer):
     # -- the line search ---------------------------------------------------------------------------------------------
 
     def _line_search(self, graph: Graph, params: Vector, direction: Vector, ray: tuple[Tensor, Tensor]) -> Tensor:
-        """The longest of the halved lengths whose loss has fallen enough; 0 where none has."""
+        """The longest of the halved step sizes whose loss has decreased enough; 0 if there is none."""
         length, slope = ray
         node = LOSSES.get(graph)
         if node is None:
@@ -216,7 +217,7 @@ class LBFGS(Optimizer):
             )
         loss = Tensor(node, graph)
         here, longest = loss.astype("float64"), length * 0.0
-        for k in reversed(range(self.line_search)):  # the longest is tried last and wins
+        for k in reversed(range(self.line_search)):  # the longest step is tried last and wins
             tried = length * 0.5**k
             moved = {w: w + tried.astype(w.dtype) * d for w, d in zip(params, direction, strict=True)}
             there = substitute_tensors(loss, moved).astype("float64")
@@ -225,5 +226,5 @@ class LBFGS(Optimizer):
 
 
 def _dot(a: Vector, b: Vector) -> Tensor:
-    """a·b over all parameters."""
+    """The dot product a·b over all parameters."""
     return sum_in_float64([(x * y).sum() for x, y in zip(a, b, strict=True)])

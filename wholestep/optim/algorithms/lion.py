@@ -1,4 +1,4 @@
-"""Lion: steps of one size, in the direction of the momentum's sign."""
+"""Lion: steps of constant magnitude, by the sign of the momentum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Muon: momentum whose singular values are made equal."""
+"""Muon: momentum whose singular values are equalized."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Muon(Optimizer):
         return new
 
     def _orthogonalize(self, s: Scalars, u: Tensor) -> Tensor:
-        """Newton-Schulz on the side where x·xᵀ is small."""
+        """Newton-Schulz iteration on the side where x·xᵀ is smaller."""
         tall = int(u.shape[0]) > int(u.shape[1])
         x = u.T if tall else u
         x = x / fn.maximum((x * x).sum().sqrt(), s["eps"])

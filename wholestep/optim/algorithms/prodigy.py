@@ -32,9 +32,9 @@ class Prodigy(Optimizer):
         betas: (β₁, β₂), the memory of the averages.
         eps: keeps the quotient finite.
         weight_decay: decoupled, by default on parameters with two or more axes.
-        d0: what d begins as; any small number will do.
+        d0: the initial d; any small number will do.
         d_coef: the factor of d̂: where it ends too high or too low.
-        growth_rate: how much larger d may become in an update.
+        growth_rate: the largest factor by which d grows in an update.
         bias_correction: multiply the step by √(1 - β₂ᵗ)/(1 - β₁ᵗ).
 
     Example: `ws.Prodigy(weight_decay=0.01)`.
@@ -77,7 +77,7 @@ class Prodigy(Optimizer):
     def _sums(
         self, graph: Graph, s: Scalars, params: Sequence[Tensor], grads: Sequence[Tensor], pull: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """w₀ and the new s of every parameter."""
+        """The initial weight w₀ and the new s of every parameter."""
         starts, sums = [], []
         for w, g, first in zip(params, grads, self.by_update(graph, params, lambda t: t < 2.0), strict=True):
             start, total = self.state(graph, w, "start"), self.state(graph, w, "s")
@@ -91,9 +91,10 @@ class Prodigy(Optimizer):
 
     @staticmethod
     def _estimate(s: Scalars, d: Tensor, d_max: Tensor, r: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """The new d, and the largest d̂ so far.  From d0 it may grow by any factor, later by `growth_rate`.
+        """The new d, and the largest d̂ so far.  The first increase from d0 is unlimited, later ones by at most
+        `growth_rate`.
 
-        Without a gradient other than 0 so far, d stays.
+        Before the first nonzero gradient, d is unchanged.
         """
         has_gradient = length > 0.0
         estimate = fn.where(has_gradient, s["d_coef"] * r / fn.where(has_gradient, length, 1.0), d)
@@ -112,6 +113,6 @@ class Prodigy(Optimizer):
         graph.update(m, new_m)
         graph.update(v, new_v)
         start = w * (1.0 - rate * s["weight_decay"]) if "weight_decay" in s and self.decays(w) else w
-        # Before the first gradient other than 0 both are 0, and so is the step.
+        # Before the first nonzero gradient both are 0, and so is the step.
         below = new_v.sqrt() + new_d * s["eps"]
         return start - rate * new_m / fn.where(below > 0.0, below, 1.0)

@@ -1,4 +1,4 @@
-"""RMSprop and Adagrad: the gradient over the root of its own squares."""
+"""RMSprop and Adagrad: the gradient divided by the root of its accumulated squares."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RMSprop(Optimizer):
         alpha: the memory of the averages.
         eps: keeps the quotient finite.
         weight_decay: an L2 penalty, by default on parameters with two or more axes.
-        momentum: how much of the last step is kept; 0 leaves it out of the program.
+        momentum: the fraction of the last step that is kept; 0 leaves it out of the program.
         centered: divide by the deviation instead of the magnitude.
 
     Example: `ws.RMSprop(lr=1e-2, centered=True)`.
@@ -78,7 +78,7 @@ class Adagrad(Optimizer):
         lr: the learning rate.
         lr_decay: how quickly the rate falls, in addition to the effect of the sum.
         weight_decay: an L2 penalty, by default on parameters with two or more axes.
-        initial_accumulator_value: what s starts as.
+        initial_accumulator_value: the initial s.
         eps: keeps the quotient finite.
 
     Example: `ws.Adagrad(lr=1e-2)`.

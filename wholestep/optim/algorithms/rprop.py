@@ -1,4 +1,4 @@
-"""Rprop: steps by the signs of gradients alone."""
+"""Rprop: steps that depend only on the signs of gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rprop(Optimizer):
     For whole data sets: with small batches signs change by chance.
 
     Args:
-        lr: what every s begins as; later values, and a schedule of it, change nothing.
+        lr: the initial s; later values, and a schedule of it, change nothing.
         etas: (η⁻, η⁺), by which steps shrink and grow.
         step_sizes: the smallest and the largest step.
 

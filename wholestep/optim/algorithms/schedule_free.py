@@ -1,4 +1,4 @@
-"""Schedule-free AdamW: an average of the weights in place of a falling learning rate."""
+"""Schedule-free AdamW: an average of the weights replaces a learning rate schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ScheduleFreeAdamW(Optimizer):
         lr: the learning rate, one to ten times that of AdamW with a schedule.
         betas: (β₁, β₂), how near to x gradients are taken, and the memory of v.
         eps: keeps the quotient finite.
-        weight_decay: of y, by default on parameters with two or more axes.
+        weight_decay: decay of y, by default on parameters with two or more axes.
         warmup: the updates in which γ grows to lr; 0 leaves it out of the program.
 
     Example: `ws.ScheduleFreeAdamW(lr=2.5e-3, warmup=1000)`.
@@ -66,7 +66,7 @@ class ScheduleFreeAdamW(Optimizer):
         return new
 
     def update_number(self, graph: Graph, w: Tensor) -> Tensor:
-        return graph.update_number(w.name + AVERAGE)  # as everything is counted that shows an average
+        return graph.update_number(w.name + AVERAGE)  # the counter that all optimizers with averages use
 
     @staticmethod
     def _rate(s: Scalars, t: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class ScheduleFreeAdamW(Optimizer):
         return s["lr"] * fn.minimum(t / s["warmup"], 1.0) if "warmup" in s else s["lr"]
 
     def _share(self, graph: Graph, w: Tensor, first: Tensor, rate: Tensor) -> Tensor:
-        """c, which is 1 in the first update: what x was before it is not read."""
+        """The share c of z in the average; 1 in the first update, which does not read x."""
         names = (f"{w.name}.{self.slot}.largest_rate", f"{w.name}.{self.slot}.weights")
         largest, total = (graph.state(name, (), 0.0, dtype="float64") for name in names)
         new_largest = fn.maximum(fn.where(first, 0.0, largest), rate)

@@ -24,8 +24,8 @@ class SGD(Optimizer):
 
     Args:
         lr: the learning rate.
-        momentum: how much of the last direction is kept; 0 leaves momentum out of the program.
-        dampening: how much of the gradient is left out of v, from the second step on.
+        momentum: the fraction of the last direction that is kept; 0 leaves momentum out of the program.
+        dampening: the fraction of the gradient that v leaves out, from the second step on.
         weight_decay: an L2 penalty, by default on parameters with two or more axes.
         nesterov: look ahead along v (needs momentum, excludes dampening).
 
@@ -60,7 +60,7 @@ class SGD(Optimizer):
             return g
         velocity, fresh = self.state(graph, w, "velocity"), g
         if "dampening" in s:
-            # The first gradient is not dampened: velocity starts as the gradient itself.
+            # The first gradient is not dampened: the velocity starts as the gradient itself.
             fresh = (1.0 - s["dampening"] * fn.minimum(self.update_number(graph, w) - 1.0, 1.0)) * g
         moved = s["momentum"] * velocity + fresh
         graph.update(velocity, moved)

@@ -1,1 +1,1 @@
-"""What all optimizers share: the description, parameter groups, options."""
+"""The common parts of all optimizers: the base class, parameter groups, options."""

@@ -24,7 +24,7 @@ PREFIX = "session/"
 
 @runtime_checkable
 class Model(Protocol):
-    """The methods of a `ws.nn.Module` that are used here."""
+    """The methods of a `ws.nn.Module` that this file uses."""
 
     def parameters(self) -> Mapping[str, Any]: ...
     def state_dict(self) -> dict[str, Array]: ...
@@ -59,7 +59,7 @@ class ArrayForm:
             self._step(_as_named_arrays("params", params), _as_named_arrays("grads", grads))
 
     def _step_of(self, model: Model, grads: Arrays) -> None:
-        """Update the parameters of a model; frozen ones have no gradient."""
+        """Update the parameters of a model; frozen parameters have no gradient."""
         trained = [name for name, owned in model.parameters().items() if not owned.frozen]
         slopes = (
             dict(zip(trained, grads, strict=False))
@@ -89,13 +89,13 @@ class ArrayForm:
             arrays[name][...] = self._session.get(self._place(name))
 
     def _place(self, name: str) -> str:
-        """The state that is trained: the parameter, or its raw weights if the parameter is an average."""
+        """The name of the trained state: the parameter, or its raw weights if the parameter is an average."""
         return name + RAW if name + RAW in self._session.state else name
 
     def _give(self, name: str, array: Array) -> None:
         state = self._session.state
         if not state.updates_of(name + AVERAGE):
-            state.set(name, array)  # the first average is the weight itself
+            state.set(name, array)  # the average starts as the weight itself
         state.set(self._place(name), array)
 
     def _build(self, arrays: Mapping[str, Array]) -> None:
@@ -109,9 +109,9 @@ class ArrayForm:
             self._optimizer.update(g, chosen, slopes)
             return {"updates": g.step + 1.0}
 
-        # At run time and by name: the library is written over the public surface, of which sessions are the last part.
+        # Imported at run time and by name: sessions use this package, so they cannot be imported at the top.
         self._session = import_module("wholestep").build_session(Step(update, {}))
-        # What acts on none of the arrays (weight decay without a matrix) is not part of the program.
+        # A scalar without an effect on these arrays (weight decay without a matrix) is not part of the program.
         present = dict(self._session.scalars.items())
         self._values = {name: value for name, value in self._values.items() if name in present}
         for name, value in self._values.items():
@@ -146,7 +146,7 @@ class ArrayForm:
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the parameters, which belong to the caller."""
+        """The state of the optimizer, without the parameters, which belong to the caller."""
         if self._session is None:
             return self._waiting or {PREFIX + name: np.array(value) for name, value in self._values.items()}
         values = self._session.state_dict()
@@ -154,7 +154,7 @@ class ArrayForm:
         return {n: a for n, a in {**values, **averages}.items() if n.removesuffix(RAW) not in self._types}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Restore; before the first step, which creates the session, the values are stored until then."""
+        """Restore a `state_dict()`; before the first step, which creates the session, the values are stored."""
         if self._session is None:
             self._values |= {n: float(values[PREFIX + n]) for n in self._values if PREFIX + n in values}
             self._waiting = dict(values)
@@ -178,7 +178,7 @@ def _as_named_arrays(what: str, arrays: Any) -> dict[str, Array]:
 
 
 def _check(arrays: Mapping[str, Array], slopes: Mapping[str, Array]) -> None:
-    """UsageError, DTypeError or ShapeError before anything is written."""
+    """Raise UsageError, DTypeError or ShapeError before anything is written."""
     if arrays.keys() != slopes.keys():
         raise UsageError(f"each parameter needs one gradient; received {list(arrays)} and {list(slopes)}.")
     for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""Averaged weights: a program that averages shows the averages under the weights' names and trains `<name>.raw`.
+"""Averaged weights: a program that averages stores the averages under the weights' names and trains `<name>.raw`.
 
 Evaluation, predictions, files and all other readers of the model's parameters get the averages without special cases;
 the weights that are being trained are states of the optimizer, as its moments are.
@@ -18,11 +18,11 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, rewrite
 from wholestep.errors import UnknownNameError, UsageError
 
-State = Any  # of a session: weights and optimizer states by name
+State = Any  # a session's weights and optimizer states by name
 
 
 def with_averages_as_weights(graph: ir.IRGraph, weights: Collection[str]) -> ir.IRGraph:
-    """The program under other names: a weight `w` becomes `w.raw`, and its average `w.ema` becomes `w`."""
+    """The program with renamed states: a weight `w` becomes `w.raw`, and its average `w.ema` becomes `w`."""
     starts = {name: node.attrs.init for name, node in graph.states().items() if name in weights}  # type: ignore[attr-defined]
     names = {**{w: w + RAW for w in weights}, **{w + AVERAGE: w for w in weights}}
 
@@ -30,7 +30,7 @@ def with_averages_as_weights(graph: ir.IRGraph, weights: Collection[str]) -> ir.
         if not isinstance(node.attrs, at.StateAttrs) or node.attrs.name not in names:
             return node
         name = names[node.attrs.name]
-        init = starts.get(name, node.attrs.init)  # the first average is the initial weight
+        init = starts.get(name, node.attrs.init)  # the average starts as the initial weight
         return Node(node.op, (), replace(node.attrs, name=name, init=init), node.name, node.line)
 
     moved = rewrite(graph, renamed)
@@ -39,7 +39,7 @@ def with_averages_as_weights(graph: ir.IRGraph, weights: Collection[str]) -> ir.
 
 
 def averaged(source: Any) -> dict[str, Any]:
-    """The averaged weights by parameter name: of a model or session, or of what a session's `state_dict()` gave.
+    """The averaged weights by parameter name, of a model or session, or of a session's `state_dict()`.
 
     Example::
 
@@ -58,9 +58,9 @@ def averaged(source: Any) -> dict[str, Any]:
 
 @contextmanager
 def raw_weights(source: Any) -> Iterator[None]:
-    """Inside, the weights of a model or session are those that are being trained, not their averages.
+    """A context in which a model or session has the weights being trained instead of their averages.
 
-    `evaluate`, `predict` and `save` then are about these; steps, and a session's `state_dict`, wait until it is left.
+    `evaluate`, `predict` and `save` then use these weights; steps, and a session's `state_dict`, are errors inside it.
 
     Example::
 
@@ -89,7 +89,7 @@ def _swap(shown: Sequence[tuple[State, str]], *, raw: bool) -> None:
 
 
 def _averaged_states(source: Any) -> dict[str, tuple[State, str]]:
-    """The averaged weights of a model, graph or session: the state that has each, and its name there."""
+    """The averaged weights of a model, graph or session: the state that contains each, and its name there."""
     state: State = source.state if hasattr(source, "state") else _state_of(source)
     states = {name: place for name in state.names for place in state.averages_of(name)}
     return {

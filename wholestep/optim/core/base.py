@@ -1,4 +1,4 @@
-"""The base of all optimizers: the description, its groups, and recording an update."""
+"""The base of all optimizers: their numbers, their groups, and recording an update."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class GroupMember:
-    """Marks the optimizer of a group: its base optimizer, and the runtime scalars that are the group's own."""
+    """Marks the optimizer of a group: its base optimizer, and the runtime scalars that only the group has."""
 
     base: Optimizer
     group: Group
@@ -40,9 +40,9 @@ class GroupMember:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(ABC):
-    """A frozen description of an update rule; building a session binds it to parameters.
+    """An immutable configuration of an update rule; building a session binds it to parameters.
 
-    A user-defined rule is a frozen dataclass whose fields are its numbers and whose `descend` returns the new
+    A user-defined rule is a frozen dataclass whose fields are its numbers and whose method `descend` returns the new
     parameters; groups, freezing, saving and the array form are inherited.
 
     Args:
@@ -75,14 +75,14 @@ class Optimizer(ABC):
 
     @abstractmethod
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
-        """The new value of every parameter, as expressions; the optimizer's own states are updated on the way."""
+        """The new value of every parameter, as expressions; also records the updates of the optimizer's own states."""
 
     def gradients(self, loss: Tensor, params: Any) -> Any:
-        """The gradients that this optimizer follows: `ws.gradients(loss, params)`, unless it says otherwise (SAM)."""
+        """The gradients for this optimizer: `ws.gradients(loss, params)`, unless a subclass (SAM) overrides it."""
         return gradients(loss, params)
 
     def apply(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
-        """The new value of each parameter, every group by its own rule; a frozen one stays as it is."""
+        """The new value of each parameter, by the rule of its group; a frozen one is unchanged."""
         groups_of_params = assign(self.groups, params, graph)
         new: list[Tensor] = list(params)
         for group in (None, *self.groups):
@@ -119,9 +119,9 @@ class Optimizer(ABC):
         return [p for p in params if not _is_frozen(self.groups, p)]
 
     def _of_group(self, group: Group) -> Optimizer:
-        rule, own = group.member(self)
+        rule, own_scalars = group.member(self)
         if group.optimizer is None:
-            object.__setattr__(rule, "_member", GroupMember(self, group, own))
+            object.__setattr__(rule, "_member", GroupMember(self, group, own_scalars))
         return rule
 
     # -- helpers of update rules ---------------------------------------------------------------------------------
@@ -137,16 +137,16 @@ class Optimizer(ABC):
         return out
 
     def state(self, graph: Graph, w: Tensor, what: str, shape: object = None, init: float = 0.0) -> Tensor:
-        """A state that belongs to a parameter, of its shape unless another is given: `w.adam.m`."""
+        """A state that belongs to a parameter, with its shape by default: `w.adam.m`."""
         name = f"{w.name}.{self.slot}.{what}"
         return graph.state_like(w, name, init) if shape is None else graph.state(name, shape, init, dtype=w.dtype)
 
     def _scalar_state(self, graph: Graph, what: str) -> Tensor:
-        """A float64 scalar state of all parameters of the optimizer, or of its group: `optimizer.prodigy.d`."""
+        """A float64 scalar state for all parameters of the optimizer, or of its group: `optimizer.prodigy.d`."""
         return graph.state(f"{self.prefix}.{self.slot}.{what}", (), 0.0, dtype="float64")
 
     def update_number(self, graph: Graph, w: Tensor) -> Tensor:
-        """t = 1, 2, ...: the number of this update of a parameter by optimizers of this slot, as a runtime scalar.
+        """The update number t = 1, 2, ... of a parameter, counted over optimizers of this slot, as a runtime scalar.
 
         It counts updates of the parameter, not steps of the model: it starts at 1 for a new optimizer, and for a
         parameter that was frozen before.
@@ -154,7 +154,7 @@ class Optimizer(ABC):
         return graph.update_number(f"{w.name}.{self.slot}")
 
     def by_update(self, graph: Graph, params: Sequence[Tensor], formula: Callable[[Tensor], T]) -> list[T]:
-        """`formula(t)` for each parameter, recorded once for all that have the same number of updates."""
+        """The value of `formula(t)` for each parameter, recorded once for all with the same number of updates."""
         numbers = [self.update_number(graph, w) for w in params]
         values: dict[Node, T] = {}
         for t in numbers:
@@ -169,17 +169,17 @@ class Optimizer(ABC):
         return any(fnmatchcase(param.name, pattern) for pattern in self.decay_on)
 
     def penalised(self, s: Scalars, w: Tensor, g: Tensor) -> Tensor:
-        """g + weight_decay·w: the gradient of an L2 penalty with it, where there is one."""
+        """The gradient g + weight_decay·w with its L2 penalty; g without weight decay."""
         return g + s["weight_decay"] * w if "weight_decay" in s and self.decays(w) else g
 
     def shrunk(self, s: Scalars, w: Tensor) -> Tensor:
-        """(1 - lr·weight_decay)·w: decay that does not pass through the gradient (arXiv:1711.05101)."""
+        """The weight after decoupled weight decay: (1 - lr·weight_decay)·w (arXiv:1711.05101)."""
         return w * (1.0 - s["lr"] * s["weight_decay"]) if "weight_decay" in s and self.decays(w) else w
 
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     def hyperparameters(self) -> dict[str, Number]:
-        """The numbers that are part of the program and can change between steps; what is off is left out."""
+        """The numbers that are part of the program and can change between steps, without those that are off."""
         return runtime_numbers(self)
 
     def runtime_values(self) -> dict[str, float]:
@@ -188,12 +188,12 @@ class Optimizer(ABC):
         for group in self.groups:
             if group.frozen:
                 continue
-            rule, own = group.member(self)
+            rule, own_scalars = group.member(self)
             prefix = f"{self.name}.{group.name}"
             if group.optimizer is not None:
                 out.update(rule.runtime_values())
                 continue
-            out.update({f"{prefix}.{k}": plain(v) for k, v in rule.hyperparameters().items() if k in own})
+            out.update({f"{prefix}.{k}": plain(v) for k, v in rule.hyperparameters().items() if k in own_scalars})
             if group.lr_scale is not None:
                 out[f"{prefix}.lr_scale"] = plain(group.lr_scale)
         return out
@@ -206,7 +206,7 @@ class Optimizer(ABC):
 
     @property
     def lr_name(self) -> str:
-        """The runtime scalar that is the learning rate."""
+        """The name of the runtime scalar with the learning rate."""
         return f"{self.name}.lr"
 
     def named(self, name: str) -> Self:
@@ -215,29 +215,29 @@ class Optimizer(ABC):
 
     @property
     def prefix(self) -> str:
-        """Its name, and that of the group where it is a group's."""
+        """Prefix of the optimizer's runtime scalars: its name, and that of its group if it belongs to one."""
         return self.name if self._member is None else f"{self.name}.{self._member.group.name}"
 
     def _scalar_name(self, key: str) -> str:
-        own = self._member is None or key in self._member.own
-        return f"{self.prefix if own else self.name}.{key}"
+        is_own = self._member is None or key in self._member.own
+        return f"{self.prefix if is_own else self.name}.{key}"
 
     # -- as plain data -----------------------------------------------------------------------------------------------
 
     def to_config(self) -> dict[str, Any]:
-        """The description as plain data: `{"kind": "SGD", "lr": 0.01, ...}`."""
+        """The optimizer as plain data: `{"kind": "SGD", "lr": 0.01, ...}`."""
         options = {f.name: as_config(getattr(self, f.name)) for f in fields(self) if f.init}
         return {"kind": type(self).__name__, **options}
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> Optimizer:
-        """The optimizer of a `to_config()`.  Example: `ws.Optimizer.from_config({"kind": "SGD", "lr": 0.1})`."""
+        """The optimizer for a `to_config()`.  Example: `ws.Optimizer.from_config({"kind": "SGD", "lr": 0.1})`."""
         return optimizer_from_config(config)
 
     # -- on arrays ---------------------------------------------------------------------------------------------------
 
     def step(self, params: Params | None = None, grads: Arrays | None = None) -> None:
-        """One update of NumPy arrays in place, by the same compiled expression as in a session.
+        """Update NumPy arrays in place, by the same compiled expression as in a session.
 
         Args:
             params: an array, a list or a dict of arrays (names for groups), the same shapes in every call; or a model,
@@ -263,7 +263,7 @@ class Optimizer(ABC):
         self._arrays.zero(grads)
 
     def get_lr(self) -> float:
-        """The learning rate that `step` uses now."""
+        """The current learning rate of `step`."""
         return self._arrays.get(self.lr_name)
 
     def set_lr(self, lr: float) -> None:
@@ -280,9 +280,9 @@ class Optimizer(ABC):
 
     @property
     def _arrays(self) -> ArrayForm:
-        # Not a field: the description stays frozen and equal, whatever arrays it has updated.
+        # Not a field: the configuration stays immutable and comparable, whatever arrays it has updated.
         if "_array_form" not in self.__dict__:
-            from wholestep.optim.core.arrays import ArrayForm  # few optimizers update arrays
+            from wholestep.optim.core.arrays import ArrayForm  # imported here because few optimizers update arrays
 
             object.__setattr__(self, "_array_form", ArrayForm(self))
         form: ArrayForm = self.__dict__["_array_form"]
@@ -292,7 +292,7 @@ class Optimizer(ABC):
 
     @staticmethod
     def sgd(lr: float) -> SGD:
-        """Plain descent.  Example: `ws.Optimizer.sgd(0.05)`."""
+        """Plain gradient descent.  Example: `ws.Optimizer.sgd(0.05)`."""
         from wholestep.optim.algorithms.sgd import SGD
 
         return SGD(lr=lr)
@@ -306,7 +306,7 @@ class Optimizer(ABC):
 
     @staticmethod
     def default() -> SGD:
-        """SGD with lr 0.01.  Example: `ws.Optimizer.default()`."""
+        """The default optimizer: SGD with lr 0.01.  Example: `ws.Optimizer.default()`."""
         return Optimizer.sgd(0.01)
 
 

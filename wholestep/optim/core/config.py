@@ -16,17 +16,19 @@ from wholestep.optim.core.options import Runtime, trials_of
 if TYPE_CHECKING:
     from wholestep.optim.core.base import Optimizer
 
-# Every optimizer by the name of its class; `__init_subclass__` adds user-defined ones.
+# Every optimizer by its class name; `__init_subclass__` adds user-defined ones.
 REGISTRY: dict[str, type[Optimizer]] = {}
 
 
 def trial_values() -> dict[str, float]:
-    """The scalars of the self-check of a new plan, by the last part of their names, of all loaded optimizers."""
+    """The values of scalars for the self-check of new plans, by the last part of their names, for all loaded
+    optimizers.
+    """
     return {name: value for cls in REGISTRY.values() for name, value in trials_of(cls).items()}
 
 
 def as_config(value: object) -> Any:
-    """A value of a description as plain data."""
+    """A value of a configuration as plain data."""
     from wholestep.optim.core.base import Optimizer
 
     if isinstance(value, Runtime):

@@ -1,4 +1,4 @@
-"""Transforms of gradients before the optimizer: norms and clipping, as plain expressions, for a `@ws.step` too."""
+"""Transforms of gradients before the optimizer: norms and clipping, as plain expressions, also for a `@ws.step`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Gradients = Sequence[Tensor] | Mapping[str, Tensor]
 
 
 def global_norm(grads: Gradients) -> Tensor:
-    """√Σg², over all elements of all gradients: a sequence or a dict of them, as `ws.gradients` gives.
+    """The norm √Σg² over all elements of all gradients: a sequence or a dict of them, as `ws.gradients` returns.
 
     Example: `norm = ws.optim.global_norm(ws.gradients(loss, params))`.
     """
@@ -29,7 +29,7 @@ def global_norm(grads: Gradients) -> Tensor:
 
 
 def _check_gradients(grads: Gradients) -> list[Tensor]:
-    """The gradients in order."""
+    """Check the gradients; return them in order."""
     items = list(grads.values()) if isinstance(grads, Mapping) else grads
     if not isinstance(items, list | tuple) or not all(isinstance(g, Tensor) for g in items):
         fail(UsageError, f"gradients are a list or a dict of tensors, as ws.gradients gives them; received {grads!r}.")
@@ -39,7 +39,7 @@ def _check_gradients(grads: Gradients) -> list[Tensor]:
 
 
 def _alike(grads: Gradients, new: Sequence[Tensor]) -> Any:
-    """The new gradients in the container of the old ones: a dict or a list."""
+    """The new gradients in the container type of the old ones: a dict or a list."""
     return dict(zip(grads, new, strict=True)) if isinstance(grads, Mapping) else list(new)
 
 
@@ -48,7 +48,7 @@ def clip_by_global_norm(grads: Sequence[Tensor], max_norm: Limit) -> tuple[list[
 @overload
 def clip_by_global_norm(grads: Mapping[str, Tensor], max_norm: Limit) -> tuple[dict[str, Tensor], Tensor]: ...
 def clip_by_global_norm(grads: Gradients, max_norm: Limit) -> tuple[Any, Tensor]:
-    """All gradients, shortened together by max_norm/norm where their global norm is larger; the direction is kept.
+    """Scale all gradients by max_norm/norm if their global norm is larger; the direction is kept.
 
     Returns the gradients, a list or a dict as they came, and the norm before clipping.  Where the norm is at most
     `max_norm`, no bit changes.
@@ -65,7 +65,7 @@ def clip_by_norm(grads: Sequence[Tensor], max_norm: Limit) -> list[Tensor]: ...
 @overload
 def clip_by_norm(grads: Mapping[str, Tensor], max_norm: Limit) -> dict[str, Tensor]: ...
 def clip_by_norm(grads: Gradients, max_norm: Limit) -> Any:
-    """Each gradient shortened to `max_norm` by itself.
+    """Scale each gradient to a norm of at most `max_norm`.
 
     Example: `grads = ws.optim.clip_by_norm(grads, 1.0)`.
     """
@@ -77,7 +77,7 @@ def clip_by_value(grads: Sequence[Tensor], limit: Limit) -> list[Tensor]: ...
 @overload
 def clip_by_value(grads: Mapping[str, Tensor], limit: Limit) -> dict[str, Tensor]: ...
 def clip_by_value(grads: Gradients, limit: Limit) -> Any:
-    """Each element brought into [-limit, limit].
+    """Clip each element to [-limit, limit].
 
     Example: `grads = ws.optim.clip_by_value(grads, 0.5)`.
     """
@@ -91,7 +91,8 @@ def clip_adaptively(
     grads: Mapping[str, Tensor], params: Any, limit: Limit = 0.01, eps: Limit = 1e-3
 ) -> dict[str, Tensor]: ...
 def clip_adaptively(grads: Gradients, params: Any, limit: Limit = 0.01, eps: Limit = 1e-3) -> Any:
-    """Adaptive gradient clipping (arXiv:2102.06171): each unit's gradient is shortened to limit·max(‖w‖, eps).
+    """Adaptive gradient clipping (arXiv:2102.06171): each unit's gradient is scaled to a norm of at most limit·max(‖w‖,
+    eps).
 
     A unit is a row of a weight, all that belongs to one index of its first axis, as in the layers of `ws.nn`; a vector
     is one unit.
@@ -109,14 +110,14 @@ def clip_adaptively(grads: Gradients, params: Any, limit: Limit = 0.01, eps: Lim
 
 
 def _unit_norm(x: Tensor) -> Tensor:
-    """√Σx² of each unit, kept as axes of length 1."""
+    """The norm √Σx² of each unit, with axes of size 1 kept."""
     axes = tuple(range(1, x.ndim)) if x.ndim > 1 else tuple(range(x.ndim))
     squares = x * x
     return (squares.sum(axes, keepdims=True) if axes else squares).sqrt()
 
 
 def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:
-    """How many elements are infinite or not a number.
+    """The number of elements that are infinite or NaN.
 
     Example: `bad = ws.optim.count_nonfinite(grads)`.
     """
@@ -133,7 +134,7 @@ def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def sum_in_float64(terms: Sequence[Tensor]) -> Tensor:
-    """Σ in float64: parameters may have different dtypes."""
+    """The sum in float64, since parameters may have different dtypes."""
     return reduce(add, [t.astype("float64") for t in terms])
 
 

@@ -89,13 +89,13 @@ class Group:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The name patterns; none where the group is a predicate."""
+        """The name patterns; empty if the group uses a predicate."""
         if callable(self.match):
             return ()
         return (self.match,) if isinstance(self.match, str) else self.match
 
     def matches(self, param: Tensor) -> bool:
-        """Does the group match the parameter?  The first matching group has it."""
+        """Does the group match the parameter?  A parameter belongs to the first matching group."""
         if self.ndim is not None and param.ndim not in self.ndim:
             return False
         if callable(self.match):
@@ -103,7 +103,7 @@ class Group:
         return any(fnmatchcase(param.name, pattern) for pattern in self.patterns)
 
     def member(self, base: Optimizer) -> tuple[Optimizer, frozenset[str]]:
-        """The optimizer of this group's parameters, and the names of the runtime scalars that are the group's own."""
+        """The optimizer of this group's parameters, and the names of the runtime scalars that only the group has."""
         if self.optimizer is not None:
             rule = self.optimizer.named(f"{base.name}.{self.name}")
             return rule, frozenset(rule.hyperparameters())
@@ -123,7 +123,7 @@ class Group:
         return rule, frozenset(changed)
 
     def to_config(self) -> dict[str, Any]:
-        """The group as plain data; a predicate has none."""
+        """The group as plain data; a predicate cannot be converted."""
         if callable(self.match):
             fail(
                 UsageError,
@@ -140,7 +140,7 @@ class Group:
 
 
 def _name_of(match: object) -> str:
-    """`"*.bias"` -> bias; a function has its own name."""
+    """A default group name: `"*.bias"` -> bias; for a function its name."""
     if callable(match):
         text = getattr(match, "__name__", "")
         if text in ("", "<lambda>"):
@@ -151,7 +151,9 @@ def _name_of(match: object) -> str:
 
 
 def assign(groups: Sequence[Group], params: Sequence[Tensor], graph: Graph) -> list[Group | None]:
-    """The group of each parameter; OptionError for an empty group (a frozen one may match others of the graph)."""
+    """The group of each parameter; OptionError for a group without parameters (a frozen one may match others of the
+    graph).
+    """
     members = [next((g for g in groups if g.matches(p)), None) for p in params]
     for group in groups:
         frozen = group.frozen and any(group.matches(p) for p in graph.parameters.values())
@@ -170,7 +172,7 @@ def _refuse_empty(group: Group, params: Sequence[Tensor]) -> None:
 
 
 def check_groups(kind: str, groups: object) -> tuple[Group, ...]:
-    """The groups as a tuple; OptionError for two of one name."""
+    """The groups as a tuple; OptionError for two with the same name."""
     if not isinstance(groups, tuple | list) or not all(isinstance(g, Group) for g in groups):
         fail(UsageError, f"{kind}: groups is a list of ws.Group(...); received {groups!r}.")
     names = [g.name for g in groups]

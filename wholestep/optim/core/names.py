@@ -13,9 +13,9 @@ from wholestep.optim.core.config import optimizer_from_config
 
 
 def get(optimizer: Any) -> Optimizer:
-    """The optimizer that a name stands for, with its defaults: `ws.optim.get("adam")` is `ws.Adam()`.
+    """The optimizer with a name, with its defaults: `ws.optim.get("adam")` is `ws.Adam()`.
 
-    A description, `{"kind": "Adam", "lr": 0.01}`, is read; an optimizer is returned as it is.
+    A configuration, `{"kind": "Adam", "lr": 0.01}`, is accepted too; an optimizer is returned unchanged.
     """
     if isinstance(optimizer, Optimizer):
         return optimizer

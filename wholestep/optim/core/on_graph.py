@@ -24,7 +24,7 @@ class SGDUpdate(NamedTuple):
 
 
 class SGDGraph(NamedTuple):
-    """The result of `sgd`: a graph with the update alone."""
+    """The result of `sgd`: a graph that contains only the update."""
 
     old_weights: list[Tensor]
     gradients: list[Tensor]
@@ -34,7 +34,7 @@ class SGDGraph(NamedTuple):
 
 
 def sgd_on_graph(graph: Graph, weights: Sequence[Tensor], grads: Sequence[Tensor]) -> SGDUpdate:
-    """Add w - lr·g to a graph, for each weight; lr is a runtime scalar that starts as 3e-4.
+    """Add the update w - lr·g of each weight to a graph; lr is a runtime scalar that starts as 3e-4.
 
     A weight that lives in the graph (a parameter or state) takes its new value at the end of the step.  One that is
     an input is the caller's to carry on: its new value is in `new_weights`.
@@ -54,7 +54,7 @@ def sgd_on_graph(graph: Graph, weights: Sequence[Tensor], grads: Sequence[Tensor
 
 
 def sgd(grads: Sequence[Tensor]) -> SGDGraph:
-    """A graph that holds the update alone: inputs `weight0`, `gradient0`, ..., outputs `new_weight0`, ...
+    """A graph that contains only the update: inputs `weight0`, `gradient0`, ..., outputs `new_weight0`, ...
 
     Args:
         grads: tensors whose shapes and dtypes the gradients have; they may belong to another graph.
@@ -89,25 +89,26 @@ class AdamOptimizer:
     def __init__(self, graph: Graph, weights: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
         _check_pairs("AdamOptimizer", weights, grads)
         self._graph, self._weights = graph, list(weights)
-        from wholestep.optim.algorithms.adam import Adam  # `sgd` is loaded with the package, and does not need it
+        # imported here because `sgd`, which is loaded with the package, does not need it
+        from wholestep.optim.algorithms.adam import Adam
 
         self._rule = Adam(name=_free_name(graph, "adam"))
         self._rule.update(graph, self._weights, list(grads))
 
     def set_learning_rate(self, lr: float, graph: Graph | None = None) -> None:
-        """From the next step on; nothing is compiled."""
+        """Set the learning rate from the next step on; nothing is compiled."""
         self._set("lr", lr, graph)
 
     def set_beta1(self, beta1: float, graph: Graph | None = None) -> None:
-        """The memory of the first moment, from the next step on."""
+        """Set the decay rate of the first moment from the next step on."""
         self._set("beta1", beta1, graph, below=1.0)
 
     def set_beta2(self, beta2: float, graph: Graph | None = None) -> None:
-        """The memory of the second moment, from the next step on."""
+        """Set the decay rate of the second moment from the next step on."""
         self._set("beta2", beta2, graph, below=1.0)
 
     def set_epsilon(self, epsilon: float, graph: Graph | None = None) -> None:
-        """What keeps the quotient finite, from the next step on."""
+        """Set the term that keeps the quotient finite, from the next step on."""
         self._set("eps", epsilon, graph)
 
     def new_weights(self) -> list[Tensor]:
@@ -117,7 +118,7 @@ class AdamOptimizer:
     def new_weight_datas(self, graph: Graph | None = None) -> list[Any]:
         """The new value of each weight after the last step, as an array."""
         self._need_own(graph)
-        session = next(iter(self._graph.sessions), None)  # any of them: all sessions over a graph share its states
+        session = next(iter(self._graph.sessions), None)  # any session: all sessions over a graph share its states
         if session is None:
             raise UsageError("there are no new weights yet: build a session over the graph and call session.step().")
         return [session.get(w.name) for w in self._weights]
@@ -127,7 +128,7 @@ class AdamOptimizer:
         self._need_own(graph)
 
     def _need_own(self, graph: Graph | None) -> None:
-        """UsageError for another graph than the one that this was added to; programs for Luminal pass it."""
+        """Raise UsageError for a different graph from the one of this optimizer; programs for Luminal pass it."""
         if graph is not None and graph is not self._graph:
             raise UsageError(
                 f"AdamOptimizer: this optimizer was added to another graph than {graph!r}; leave the graph out, or "
@@ -155,6 +156,6 @@ def _check_pairs(what: str, weights: Sequence[Tensor], grads: Sequence[Tensor]) 
 
 
 def _free_name(graph: Graph, prefix: str) -> str:
-    """`optimizer` for the first one of a graph, then names with a number."""
+    """A free prefix: `optimizer` for the first one of a graph, then names with a number."""
     names = ["optimizer", *(f"{prefix}{i}" for i in range(2, len(graph.scalars) + 3))]
     return next(n for n in names if f"{n}.lr" not in graph.scalars)

@@ -16,7 +16,7 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class Runtime:
-    """A hyper-parameter that is part of the program even while its value means *off*."""
+    """A hyper-parameter that stays part of the program even while its value means *off*."""
 
     value: float
 
@@ -32,7 +32,7 @@ def runtime(value: float) -> Runtime:
 Number = float | Runtime
 C = TypeVar("C", bound=type[Any])
 RANGE = "range"
-# Far above all defaults: the quotient of a gradient that is zero up to rounding is then close to zero, too.
+# Far above all defaults: the quotient of a gradient that is zero up to rounding is then also close to zero.
 EPS_TRIED = 1e-3
 
 
@@ -43,16 +43,16 @@ class Range:
     low: float = 0.0
     high: float = math.inf
     below: float = math.inf
-    optional: bool = False  # a plain 0 leaves it out of the program
-    structural: bool = False  # part of the program's structure: another value is another program
+    optional: bool = False  # the program omits it if it is a plain 0
+    structural: bool = False  # part of the program's structure: changing it changes the program
     whole: bool = False
-    none: bool = False  # None stands for a default that depends on the parameter
+    none: bool = False  # may it be None, which stands for a default that depends on the parameter?
     parts: tuple[str, ...] = ()
-    # The value in the self-check of a new plan: an update then depends on all of its operands about equally.
+    # The value for the self-check of a new plan, such that an update depends on all its operands about equally.
     trial: float | tuple[float, ...] | None = None
 
     def check(self, kind: str, what: str, value: object) -> None:
-        """OptionError unless `value` is a number of this range."""
+        """Raise OptionError unless `value` is a number in this range."""
         number = value.value if isinstance(value, Runtime) else value
         if number is None and self.none:
             return
@@ -71,22 +71,22 @@ class Range:
 
 
 def number(default: float, **limits: Any) -> Any:
-    """A field that holds a runtime scalar: `momentum: Number = number(0.9, below=1.0, trial=0.6)`."""
+    """A field for a runtime scalar: `momentum: Number = number(0.9, below=1.0, trial=0.6)`."""
     return field(default=default, metadata={RANGE: Range(**limits)})
 
 
 def numbers(default: tuple[float | None, ...], parts: tuple[str, ...], **limits: Any) -> Any:
-    """A field that holds several: `betas: tuple[Number, Number] = numbers((0.9, 0.999), ("beta1", "beta2"))`."""
+    """A field for several of them: `betas: tuple[Number, Number] = numbers((0.9, 0.999), ("beta1", "beta2"))`."""
     return field(default=default, metadata={RANGE: Range(parts=parts, **limits)})
 
 
 def whole(default: int, low: int = 1) -> Any:
-    """A field that holds an integer that the program's structure depends on."""
+    """A field for an integer on which the program's structure depends."""
     return field(default=default, metadata={RANGE: Range(low=low, structural=True, whole=True)})
 
 
 def range_of(f: Field[Any], value: object) -> Range | None:
-    """The range of a field; a plain number in a user-defined class may be any finite one."""
+    """The range of a field; in a user-defined class, a plain number may have any finite value."""
     limits = f.metadata.get(RANGE)
     if limits is not None:
         assert isinstance(limits, Range)
@@ -96,7 +96,7 @@ def range_of(f: Field[Any], value: object) -> Range | None:
 
 
 def check_options(optimizer: Any) -> None:
-    """OptionError for a number outside its range, or a tuple of another length."""
+    """Raise OptionError for a number outside its range, or a tuple of the wrong length."""
     kind = type(optimizer).__name__
     for f in fields(optimizer):
         value = getattr(optimizer, f.name)
@@ -119,7 +119,7 @@ def _check_tuple(kind: str, f: Field[Any], value: object, limits: Range) -> None
 
 
 def runtime_numbers(optimizer: Any) -> dict[str, Number]:
-    """The numbers that are part of the program and can change between steps; what is off is left out."""
+    """The numbers that are part of the program and can change between steps, without those that are off."""
     out: dict[str, Number] = {}
     for f in fields(optimizer):
         value = getattr(optimizer, f.name)
@@ -132,7 +132,7 @@ def runtime_numbers(optimizer: Any) -> dict[str, Number]:
 
 
 def structural_options(optimizer: Any) -> tuple[tuple[str, object], ...]:
-    """The options whose change is another program: switches, texts, integers."""
+    """The options whose change changes the program: switches, texts, integers."""
     out = []
     for f in fields(optimizer):
         value = getattr(optimizer, f.name)
@@ -143,13 +143,13 @@ def structural_options(optimizer: Any) -> tuple[tuple[str, object], ...]:
 
 
 def parts_of(cls: type[Any], option: str) -> tuple[str, ...]:
-    """The names of the runtime scalars that an option holds: `betas` has beta1 and beta2."""
+    """The names of an option's runtime scalars: `betas` has beta1 and beta2."""
     limits = next(f.metadata.get(RANGE) for f in fields(cls) if f.name == option)
     return limits.parts if limits is not None and limits.parts else (option,)
 
 
 def trials_of(cls: type[Any]) -> dict[str, float]:
-    """The values of the self-check of a plan with this optimizer, by runtime scalar."""
+    """The values for the self-check of a plan with this optimizer, by runtime scalar."""
     out: dict[str, float] = {}
     for f in fields(cls):
         limits = f.metadata.get(RANGE)
@@ -160,12 +160,12 @@ def trials_of(cls: type[Any]) -> dict[str, float]:
 
 
 def is_off(value: object) -> bool:
-    """A plain 0 or False is structure: the program does not contain it."""
+    """Is the value a plain 0 or False, which the program omits?"""
     return not isinstance(value, Runtime) and not value
 
 
 def plain(value: Number) -> float:
-    """The number itself."""
+    """The number without its `Runtime` wrapper."""
     return float(value.value if isinstance(value, Runtime) else value)
 
 
@@ -173,7 +173,7 @@ def plain(value: Number) -> float:
 
 
 def with_aliases(**aliases: str) -> Callable[[C], C]:
-    """Decorator: the constructor also takes names of other libraries: `learning_rate="lr"`, `beta1="betas[0]"`."""
+    """Decorator: the constructor also accepts names of other libraries: `learning_rate="lr"`, `beta1="betas[0]"`."""
 
     def wrap(cls: C) -> C:
         original = cls.__init__
@@ -207,7 +207,7 @@ def _refuse_parameters(kind: str, received: object) -> None:
 def translate(
     cls: type[Any], given: Mapping[str, Any], positional: Sequence[str] = (), base: object = None
 ) -> dict[str, Any]:
-    """Options under the names of the class's own fields; one number of a tuple leaves the others as in `base`."""
+    """Options under the names of the class's own fields; setting one number of a tuple keeps the others of `base`."""
     aliases: Mapping[str, str] = getattr(cls, "aliases", {})
     out = {k: v for k, v in given.items() if k not in aliases}
     for alias in aliases.keys() & given.keys():

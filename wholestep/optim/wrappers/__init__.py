@@ -1,1 +1,1 @@
-"""Optimizers around an optimizer."""
+"""Wrappers of optimizers."""

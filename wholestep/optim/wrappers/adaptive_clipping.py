@@ -1,4 +1,4 @@
-"""AGC: an optimizer whose gradients are clipped by the size of the weights."""
+"""AGC: a wrapper that clips gradients relative to the norm of the weights."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from wholestep.optim.wrappers.weight_averaging import Wrapper
 
 @dataclass(frozen=True)
 class AGC(Wrapper):
-    """Adaptive gradient clipping (arXiv:2102.06171) before an optimizer; see `ws.optim.clip_adaptively`:
+    """A wrapper for adaptive gradient clipping (arXiv:2102.06171); see `ws.optim.clip_adaptively`:
 
         g ← g·min(1, clipping·max(‖w‖, eps)/‖g‖), for each row of a weight
 
     What `clip_norm=` and its like do to gradients comes before it.
 
     Args:
-        optimizer: what follows the clipped gradients.
+        optimizer: the optimizer that gets the clipped gradients.
         clipping: the largest length of a gradient relative to its weights; smaller for larger batches.
-        eps: the least size that weights are taken for, so that those that begin as 0 move.
+        eps: lower bound of the weight norm, so that weights that start as 0 can change.
         exclude: name patterns of parameters that are left alone; the paper leaves out the last layer.
 
     Example: `ws.optim.AGC(ws.SGD(lr=0.1, momentum=0.9), clipping=0.01, exclude=("head.*",))`.

@@ -1,4 +1,4 @@
-"""SAM: the gradient where the loss near the weights is largest."""
+"""SAM: the gradient at the point near the weights where the loss is largest."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class SAM(Wrapper):
     gradients from it: `grads = sam.gradients(loss, params)`, then `sam.update(g, params, grads)`.
 
     Args:
-        optimizer: what follows the gradient.
-        rho: how far away the loss is looked at.
+        optimizer: the optimizer that gets the gradients.
+        rho: the distance of w + e from w.
         adaptive: measure that distance relative to the weights.
 
     Example: `ws.optim.SAM(ws.SGD(lr=0.1, momentum=0.9), rho=0.05)`.
@@ -76,7 +76,7 @@ class SAM(Wrapper):
 
 
 def _root_of_sum(squares: Sequence[Tensor]) -> Tensor:
-    """√Σ, in float64 where the parameters have different dtypes."""
+    """The root of the sum, in float64 if the parameters have different dtypes."""
     kinds = {x.dtype for x in squares}
     terms = [x.astype("float64") for x in squares] if len(kinds) > 1 else list(squares)
     total = terms[0]
@@ -86,7 +86,7 @@ def _root_of_sum(squares: Sequence[Tensor]) -> Tensor:
 
 
 def substitute_tensors(value: Tensor, replacements: Mapping[Tensor, Tensor]) -> Tensor:
-    """`value` recorded again with some of its inputs replaced.
+    """Record `value` again with some of its inputs replaced.
 
     Example: `substitute_tensors(loss, {w: w + e})` is the loss at w + e.
     """

@@ -1,4 +1,4 @@
-"""Optimizers around an optimizer: averages of the weights, and weights that look ahead."""
+"""Wrappers of optimizers: averages of the weights, and Lookahead."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from wholestep.optim.core.options import Number, number, runtime_numbers
 
 @dataclass(frozen=True)
 class Wrapper(Optimizer):
-    """An optimizer around another one, whose groups, freezing and learning rate it uses."""
+    """The base class of optimizers that wrap another one and use its groups, freezing and learning rate."""
 
     optimizer: Optimizer
-    # Options of the inner optimizer only.
+    # Options that only the inner optimizer has.
     decay_on: tuple[str, ...] | None = field(init=False, default=None)
     groups: tuple[Group, ...] = field(init=False, default=())
     maximize: bool = field(init=False, default=False)
@@ -58,7 +58,7 @@ class Wrapper(Optimizer):
         return type(self).__name__, self.name, tuple(self.runtime_values()), self.optimizer.structure()
 
     def named(self, name: str) -> Self:
-        """The inner optimizer gets the name; this one is called `<name>.<own name>`."""
+        """The same wrapper with `name` for the inner optimizer; the wrapper is called `<name>.<own name>`."""
         return replace(self, optimizer=self.optimizer.named(name), name=f"{name}.{self.name}")
 
     @property
@@ -72,12 +72,12 @@ class EMA(Wrapper):
 
         ē ← decay·ē + (1 - decay)·w,  where w is what the optimizer has made of it; the first average is w itself
 
-    Training is not changed by it: it goes on with w, kept as the states `<parameter>.raw`.  Under the parameters' own
-    names are the averages, so validation, `evaluate`, `predict`, `save`, `state_dict` and checkpoints have these;
+    Training is not changed by it: it continues with w, stored in the states `<parameter>.raw`.  Under the parameters'
+    own names are the averages, so validation, `evaluate`, `predict`, `save`, `state_dict` and checkpoints have these;
     inside `with ws.optim.raw_weights(model):` they have w.  Buffers, such as running statistics, are not averaged.
 
     Args:
-        optimizer: what trains the weights.
+        optimizer: the optimizer that trains the weights.
         decay: the memory of the average.
 
     Example: `ws.optim.EMA(ws.AdamW(lr=1e-3), decay=0.999)`.
@@ -105,11 +105,11 @@ class SWA(Wrapper):
 
         ē ← ē + (w - ē)/(n + 1) every `every` updates, n being how many it is of; until `start` ē is w
 
-    As with `EMA`, training goes on with w, `ws.optim.raw_weights(model)` shows it, and everything else has the mean.
+    As with `EMA`, training continues with w, `ws.optim.raw_weights(model)` shows it, and everything else has the mean.
     Running statistics of batch norms are those of w: they are not averaged.  `ws.schedules.SWALR` is the rate for it.
 
     Args:
-        optimizer: what trains the weights.
+        optimizer: the optimizer that trains the weights.
         start: the updates before the first one that counts: epochs times steps of an epoch.
         every: every how many updates the weights count: the steps of an epoch, in the paper.
 
@@ -120,14 +120,14 @@ class SWA(Wrapper):
     every: Number = number(1, low=1, trial=1.0)
     name: str = field(default="swa", kw_only=True)
 
-    slot: ClassVar[str] = "ema"  # the update counter of all averages
+    slot: ClassVar[str] = "ema"  # the update counter that all averages share
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         new = self.optimizer.apply(graph, params, grads)
         s = self.scalars(graph)
 
         def fresh(t: Tensor) -> Tensor:
-            """The share of the weights in the mean: 1 until `start` and for the first that count."""
+            """The weight of the new values in the mean: 1 until the first update that counts."""
             past = t - s["start"] - 1.0  # the update `start` + 1 is the first to count
             counts = fn.where(fn.mod(fn.maximum(past, 0.0), s["every"]) < 1.0, 1.0, 0.0)
             counted = fn.floor(fn.maximum(past, 0.0) / s["every"])
@@ -147,9 +147,9 @@ class Lookahead(Wrapper):
         every k steps:  s ← s + α·(w - s),  w ← s
 
     Args:
-        optimizer: what moves the fast weights w.
-        k: how many steps they run ahead.
-        alpha: how far the slow weights follow.
+        optimizer: the optimizer of the fast weights w.
+        k: the number of steps between updates of the slow weights.
+        alpha: the fraction of the distance by which the slow weights follow.
 
     Example: `ws.optim.Lookahead(ws.Adam(lr=1e-3), k=5, alpha=0.5)`.
     """

@@ -87,13 +87,14 @@ class SessionArguments:
         return SessionArguments(**arguments)
 
     def placement(self) -> Placement:
-        """Where the session runs; OptionError for an argument outside its range."""
+        """The placement of the session; OptionError for an argument outside its range."""
         if self.seed is not None:
             check_seed(self.seed)
         need_workers(self.workers)
         count = thread_count(self.threads, default_threads(), MAX_THREADS)
         if self.workers is not None and _is_gpu(self.device):
-            from wholestep.distributed.transport.nccl_group import take_gpu  # most sessions have one rank
+            # imported here because most sessions have one rank
+            from wholestep.distributed.transport.nccl_group import take_gpu
 
             take_gpu(self.workers)
         backend = device_named(self.device, TF32 if self.precision == TF32 else "")
@@ -157,7 +158,7 @@ def _is_gpu(device: object) -> bool:
 
 
 def need_workers(workers: object) -> None:
-    """OptionError for an integer: Keras' `workers=` are threads that load data."""
+    """Raise OptionError for an integer, because Keras' `workers=` is a number of threads that load data."""
     if isinstance(workers, int):
         raise OptionError(
             f"workers={workers}: these are processes that train together, workers=ws.Workers({workers}), started by "
@@ -174,7 +175,7 @@ def shard_of(shard: str | None, shards: Shards, workers: Workers | None) -> str 
 
 
 def need_whole_layers(workers: Workers | None, device: Device) -> None:
-    """OptionError for tensor parallelism on a device without it."""
+    """Raise OptionError for tensor parallelism on a device that does not support it."""
     model = 1 if workers is None else workers.model or 1
     if model > 1 and device.runs and not _has_ranks(device):
         raise OptionError(
@@ -188,13 +189,14 @@ def _has_ranks(device: Device) -> bool:
 
 
 def group_of(shards: Shards, workers: Workers | None, device: Device) -> RankGroup | None:
-    """The ranks that run a step together; None: one."""
+    """The ranks that run a step together; None for a single one."""
     if workers is not None and shards is not None:
         raise OptionError("shards= simulates workers in one process, and workers= are processes; give one of them.")
     if workers is not None:
         group = workers.join()
         if device.runs and _is_gpu(device.name):
-            from wholestep.distributed.transport.nccl_group import join_gpus  # most train on CPUs
+            # imported here because most sessions train on CPUs
+            from wholestep.distributed.transport.nccl_group import join_gpus
 
             return join_gpus(workers, group, int(device.name.partition(":")[2]))
         if device.runs and workers.engine == "nccl":
@@ -232,7 +234,7 @@ def _axes_of(shards: object) -> tuple[int, int]:
 
 
 def need_shard(shard: str | None) -> str | None:
-    """OptionError for an unknown value of `shard=`."""
+    """Raise OptionError for an unknown value of `shard=`."""
     if shard not in SHARDS:
         raise OptionError(f"shard={shard!r}: expected 'optimizer', or None to keep all of its state in each worker.")
     return shard

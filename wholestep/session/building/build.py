@@ -51,13 +51,14 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         loss: of a module: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict
             of these by output.  A function may return a dict of parts.  The loss is the sum of its parts; each is
             measured, as the metric `<part>_loss`.
-        loss_weights: what parts of the loss are multiplied with, by name; the runtime scalars `loss_weights.<part>`.
+        loss_weights: factors of the parts of the loss, by name; the runtime scalars `loss_weights.<part>`.
         optimizer: how parameters change, e.g. `ws.Adam(lr=1e-3)` or "adam"; SGD with lr 0.01 when None.  A `@ws.step`
             function has its own.
         metrics: e.g. `["accuracy", ws.metrics.TopKAccuracy(k=5)]`, counted inside the step.  A metric is about the
             output after the loss and the input called `labels` (or `targets`, `target`, `y`); `(metric, output, input)`
             names others.  An input `sample_weight` weighs the rows.
-        schedule: of the learning rate; or a dict by runtime scalar: `{"optimizer.lr": ..., "random0.rate": ...}`.
+        schedule: the schedule of the learning rate; or a dict by runtime scalar: `{"optimizer.lr": ..., "random0.rate":
+            ...}`.
         batch_size: the largest batch, short for `capacity={"batch": n}`; smaller ones work without a recompile.
         capacity: the largest size of every symbolic dimension.
         accumulate: a step takes up to this many batches, computes them one after the other, and equals the step over
@@ -65,7 +66,7 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
             accepts the mean of the batches' losses.  Such a step returns the loss, not the other outputs.
         clip_norm: shorten all gradients together to this global norm; `result.metrics["grad_norm"]` is the norm before.
         clip_value: bring every element of the gradients into [-clip_value, clip_value]; done before `clip_norm`.
-        clip_each: shorten the gradient of each parameter to this norm by itself.
+        clip_each: scale the gradient of each parameter to at most this norm.
         gradient_norm: measure the global norm of gradients, `result.metrics["grad_norm"]`, and its mean over an epoch's
             steps, `session.metrics()["grad_norm"]`.
         nonfinite: if the loss or a gradient is not finite: "ignore" it, "skip" the update and keep every state
@@ -74,19 +75,19 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         precision: "float32", "bfloat16" or "float16": the dtype of products, convolutions and attention, with sums in
             float32.  Weights, their updates and everything else stay float32.  "tf32", on a GPU: products that
             a library makes read float32 numbers with a mantissa of 10 bits.
-        loss_scale: of float16: how the loss is scaled, `ws.LossScale()` unless given.  A step whose gradients are not
+        loss_scale: the loss scaling of float16, `ws.LossScale()` unless given.  A step whose gradients are not
             finite lowers the scale and changes nothing else.  `session.loss_scale` is the scale.
         memory: the most bytes that the step may take: a number, a text such as "5.5GB", or 0.7, a part of what it takes
             without a limit.  Values that the backward pass reads are then recomputed instead of stored, as few as the
             limit requires; if that is not enough, batches are split into micro-batches, as with `accumulate`.  Losses
             and updates are the same up to rounding.  The report lists the changes and their cost.
-        seed: of the initial weights, of dropout and other random values, and of the order of epochs.  None: that of
-            `ws.manual_seed`, 0 unless it was called; modules built one after the other then start differently.
+        seed: the seed of the initial weights, of dropout and other random values, and of the order of epochs.  None:
+            that of `ws.manual_seed`, 0 unless it was called; modules built one after the other then start differently.
         device: "cpu", compiled for this machine's CPU, or "cpu/portable" and the like for a named instruction set;
             "cuda" or "cuda:1" for an NVIDIA GPU; "reference" to run in NumPy, slowly, without a C compiler; "null" to
             plan and report only, for this CPU or, "null:cuda/sm_90", for a target that this machine need not have.
         threads: None uses the cores that this process may run on.
-        shards: make each step as so many workers would, in this process, with their bits; `(2, 3)` as those
+        shards: compute each step as this many workers would, in this process, with the same bits; `(2, 3)` as those
             of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together; started by `wholestep launch`.
@@ -126,11 +127,11 @@ def build_inference_session(
     threads: int | None = None,
     options: CompileOptions | None = None,
 ) -> Session:
-    """A session that computes the outputs of a graph, or of a model: no backward pass, no optimizer, nothing changes.
+    """A session that computes the outputs of a graph or of a model, without a backward pass, an optimizer or updates.
 
     Args:
-        inputs: of a model, what it takes, as of `build_session`.
-        precision: what products are computed in, as of `build_session`.
+        inputs: types of a model's inputs, as for `build_session`.
+        precision: the dtype of products, as for `build_session`.
 
     Example: `ws.build_inference_session(model, inputs=ws.Spec(("batch", 784)), batch_size=64).step(x=images)`.
     """
@@ -244,7 +245,7 @@ def estimate(
 
         return workers_report(definition, where, workers, "100Gb" if network is None else network, need_shard(shard))
     if network is not None:
-        raise UsageError(f"network={network!r} is between workers: say how many, e.g. workers=64, or leave it out.")
+        raise UsageError(f"network={network!r} is for several workers: give workers=64, for example, or leave it out.")
     from wholestep.compiler.plan.io.report import plan_report
 
     compiled = Plans(definition, replace(where.options, cache=False), where.device.target, threads=where.threads)

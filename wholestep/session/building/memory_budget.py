@@ -40,7 +40,7 @@ def _cut(compiled: Plans, error: LimitError) -> tuple[Plans, Plan, OptimizeRepor
     """The plans with the smallest power of two of micro-batches that keep the limit."""
     definition = compiled.definition
     has_one_batch = isinstance(definition.model, Step) or definition.optimizer is None or definition.has_fixed_batch
-    if has_one_batch or definition.ranks:  # whose batch is divided among workers already
+    if has_one_batch or definition.ranks:  # with workers, the batch is already divided
         raise error
     rows, parts, least = definition.capacity[batch_symbol(definition.graph)], 2, error
     while parts <= rows:

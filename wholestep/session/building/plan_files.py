@@ -30,7 +30,9 @@ def save_plan(plan: Plan, graph: Graph, path: str | PathLike[str]) -> None:
 
 
 def load_plan(graph: Graph, path: str | PathLike[str]) -> Plan | None:
-    """The plan in a file; None where there is no file or it was made from another graph; PlanError if it is damaged."""
+    """Load a plan from a file; None if the file does not exist or was made from another graph; PlanError if it is
+    damaged.
+    """
     need_graph_of_plan(graph, "load_plan")
     try:
         data = Path(path).read_bytes()
@@ -40,7 +42,7 @@ def load_plan(graph: Graph, path: str | PathLike[str]) -> Plan | None:
 
 
 def need_graph_of_plan(graph: object, what: str) -> None:
-    """UsageError for a model, whose inputs and loss would be part of the plan."""
+    """Raise UsageError for a model, whose inputs and loss would be part of the plan."""
     if not isinstance(graph, Graph):
         raise UsageError(
             f"{what} takes the ws.Graph that the plan was made from; received {type(graph).__name__}. Of a model: "

@@ -30,7 +30,7 @@ class Plans:
 
     definition: Definition
     options: CompileOptions
-    target: Target  # of the plans
+    target: Target  # the target of the plans
     where: Placement | None = None
     threads: int = 1  # for memory limits without a `where`
     spans: Spans = field(default_factory=Spans)
@@ -90,7 +90,7 @@ class Plans:
             self.reports[entry] = replace(report, spans=tuple(self.spans.all), cached=True)
             return cached, self.reports[entry]
         from wholestep.compiler.garbage import pause_garbage_collection
-        from wholestep.compiler.pipeline import Compiler  # a cache hit does not load the passes
+        from wholestep.compiler.pipeline import Compiler  # imported here because a cache hit does not need the passes
 
         self._make_room_for(graph)
         compiler = Compiler(self.options, self.spans)

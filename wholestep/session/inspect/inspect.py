@@ -149,8 +149,8 @@ class Inspect:
     def set_observer(self, observer: Observer | None) -> None:
         """Pass the activations of every layer to an observer before each step; None ends it.  The step is unchanged.
 
-        `run`, `ws.Trainer` and `ws.fit` do so too; for an observer with `every`, only at every so many steps, between
-        which steps run natively, many per call.
+        This holds in `run`, `ws.Trainer` and `ws.fit` too.  An observer with `every` is called once in so many steps;
+        the steps in between run natively, many per call.
         """
         if observer is not None and not hasattr(observer, "on_activations"):
             raise UsageError(

@@ -37,11 +37,11 @@ class LayerTime:
     forward: float
     backward: float
     update: float
-    share: float  # of the time of all kernels
+    share: float  # fraction of the time of all kernels
 
     @property
     def seconds(self) -> float:
-        """All three together."""
+        """Seconds of the forward pass, the backward pass and the update together."""
         return self.forward + self.backward + self.update
 
 
@@ -53,7 +53,7 @@ class LayerProfile:
 
     @property
     def seconds(self) -> float:
-        """Of all kernels."""
+        """Seconds of all kernels."""
         return sum(r.seconds for r in self.rows)
 
     def __iter__(self) -> Iterator[LayerTime]:
@@ -135,7 +135,7 @@ def _kernel_nodes(compiled: Plans, entry: str, plan: Plan) -> list[list[Node]]:
 
 
 class _Work:
-    """The relative cost of nodes by the target's cost table."""
+    """Estimates the relative cost of nodes from the target's cost table."""
 
     def __init__(self, compiled: Plans, plan: Plan) -> None:
         self._sizes, self._operation = plan.sizes, compiled.target.costs.operation

@@ -27,7 +27,7 @@ from wholestep.steps.definition import LOSS_AND_GRADIENTS, TRAIN
 
 Array = np.ndarray[Any, Any]
 
-BACKWARD = "gradient of "  # how the name of a node of the backward pass begins
+BACKWARD = "gradient of "  # prefix in descriptions of backward nodes
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Origin:
     """The operation, or the leaf, with the first value that is not finite."""
 
     op: str  # "log"; of the backward pass "gradient of log"; of a leaf "input" or "parameter"
-    name: str  # of a leaf
-    layer: str  # the path of the module; "" outside of layers
+    name: str  # name of an input or parameter
+    layer: str  # the path of the module; "" outside of modules
     line: SourceLine | None
     value: float  # nan, inf or -inf
-    index: tuple[int, ...]  # of the first such element
-    operands: tuple[tuple[float, float], ...] = ()  # the smallest and largest value of each
+    index: tuple[int, ...]  # index of the first such element
+    operands: tuple[tuple[float, float], ...] = ()  # the smallest and largest value of each operand
 
     @property
     def is_leaf(self) -> bool:
@@ -50,7 +50,7 @@ class Origin:
     @property
     def place(self) -> str:
         """The user's line, as errors show it."""
-        return "" if self.line is None or self.is_leaf else self.line.shown
+        return "" if self.line is None or self.is_leaf else self.line.error_note
 
     def __str__(self) -> str:
         where = f" at index {list(self.index)}" if self.index else ""
@@ -65,13 +65,13 @@ class Origin:
 def _in(layer: str) -> str:
     if layer in (LOSS, UPDATE):
         return f" in the {layer.strip('()')}"
-    if layer.startswith("("):  # the model itself, by its class
+    if layer.startswith("("):  # the model itself is named by its class
         return f" in {layer.strip('()')}.forward"
     return f" in layer {layer!r}" if layer else ""
 
 
 def _range(low: float, high: float) -> str:
-    low, high = low + 0.0, high + 0.0  # no negative zeros
+    low, high = low + 0.0, high + 0.0  # avoid negative zeros
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
@@ -102,7 +102,7 @@ def first_nonfinite(programs: Programs, inputs: Mapping[str, object]) -> Origin 
 
 
 def _need_memory(graph: IRGraph, inputs: Mapping[str, Array]) -> None:
-    """OutOfMemoryError if the values of all nodes, in float64, take more than the machine has left."""
+    """Raise OutOfMemoryError if the values of all nodes, in float64, take more than the machine has left."""
     sizes = infer_sizes(graph, inputs)
     needed = sum(8 * evaluate(t.elements, sizes) for node in graph.nodes for t in node.results)
     if needed > (free := free_bytes()):

@@ -38,7 +38,7 @@ BARRIER = -1
 class ProfileRecorder(Protocol):
     """Records the times of a profiled program."""
 
-    row: str  # what runs kernels: "thread", …
+    row: str  # the executor of the kernels: "thread", …
 
     def clear(self) -> None:
         """Discard the events so far."""
@@ -67,17 +67,17 @@ class KernelTime:
 
     @property
     def of_expected(self) -> float:
-        """Expected time / measured time; above 1 its data comes from caches."""
+        """Expected time / measured time; above 1 the data came from caches."""
         return self.expected / self.seconds if self.seconds else 0.0
 
     @property
     def gflops(self) -> float:
-        """Billions of floating-point operations a second."""
+        """Billions of floating-point operations per second."""
         return 1e-9 * self.flops / self.seconds if self.seconds else 0.0
 
     @property
     def gbytes(self) -> float:
-        """Billions of bytes moved a second."""
+        """Billions of bytes moved per second."""
         return 1e-9 * self.bytes / self.seconds if self.seconds else 0.0
 
 
@@ -106,10 +106,10 @@ class Profile:
     """The kernels of a step with their times; `str()` is a table, slowest first."""
 
     kernels: tuple[KernelTime, ...]
-    step_seconds: float  # of the median step, including the timers
-    waiting_seconds: float  # at barriers, of the thread that waits longest
+    step_seconds: float  # the median step, including the timers
+    waiting_seconds: float  # time at barriers, for the thread that waits longest
     steps: int
-    row: str  # what runs kernels: "thread", …
+    row: str  # the executor of the kernels: "thread", …
     timeline: tuple[tuple[int, KernelEvent], ...]  # (program, event) of all steps
     names: Mapping[tuple[int, int], str]  # (program, kernel) -> what it computes
     layers: KernelLayers = field(repr=False, compare=False)
@@ -170,7 +170,7 @@ def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Pro
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise OptionError(f"profile: steps is an integer of at least 1; received {steps!r}.")
     entry, recorders = _profiled_program(programs)
-    programs.take_turn()  # the steps count in the state that is restored
+    programs.take_turn()  # these steps count in the state that is restored afterwards
     counted, state = state_dict(programs), programs.state
     before = {n: state.get(n) for n in state.names}
     try:
@@ -229,7 +229,7 @@ def _at_capacity(entry: EntryPoint) -> bool:
 
 
 def _times(programs: Programs) -> list[int]:
-    """How often each program runs in a step at capacity: once, or once per micro-batch and the last one once."""
+    """How often each program runs in a step at capacity: the program of a micro-batch once for each, any other once."""
     if not programs.of_micro_batches:
         return [1]
     shape = shape_of(programs.need("micro-batches").definition, TRAIN)

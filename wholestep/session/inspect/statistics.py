@@ -34,7 +34,7 @@ class Stats:
 
     @staticmethod
     def together(name: str, parts: Sequence[Stats]) -> Stats:
-        """The statistics of several arrays together."""
+        """The statistics of several arrays, as if they were one."""
         size = sum(s.size for s in parts)
         mean = sum(s.mean * s.size for s in parts) / size
         norm = math.hypot(*(s.norm for s in parts))
@@ -64,7 +64,7 @@ MODEL = "model"  # the layer of parameters outside of layers
 
 
 def need_grouping(kind: str, per: object) -> str:
-    """OptionError unless `per` is "parameter" or "layer"."""
+    """Raise OptionError unless `per` is "parameter" or "layer"."""
     if per not in PER:
         raise OptionError(f"{kind}: per is 'parameter' or 'layer'; received {per!r}.")
     return str(per)

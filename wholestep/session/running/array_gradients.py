@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 Array = np.ndarray[Any, Any]
-OF_THE_LOSS, GRADIENT = "loss.", "gradient."  # before the names of inputs and outputs
+OF_THE_LOSS, GRADIENT = "loss.", "gradient."  # prefixes of the names of inputs and outputs
 
 
 def compute_gradients(loss: LossValue, model: Module) -> dict[str, Array]:

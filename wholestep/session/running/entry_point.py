@@ -69,7 +69,7 @@ class Readings(Protocol):
     """The metrics of a session by name."""
 
     def of(self, result: StepResult) -> dict[str, Any]:
-        """The current metrics, and the values that the step itself reports."""
+        """The current metrics, with the values that the step itself reports."""
 
 
 class EntryPoint:
@@ -77,8 +77,9 @@ class EntryPoint:
 
     def __init__(self, program: Program, turns: SessionLock, readings: Readings | None = None) -> None:
         self.program = program
-        self.turns = turns  # of the threads that share the session
-        # On a synchronous device the next step, perhaps of another thread, overwrites outputs: readers take the lock.
+        self.turns = turns  # the lock of the threads that share the session
+        # On a synchronous device the next step, possibly of another thread, overwrites outputs: readers acquire the
+        # lock.
         self.reading: AbstractContextManager[None] = turns if program.synchronous else nullcontext()
         self._take, self._give_back = turns.take_now, turns.give_back
         self.readings = readings
@@ -88,7 +89,7 @@ class EntryPoint:
         self.outputs = program.outputs
         first = next(iter(self.outputs.values()), None)
         self.has_loss = first is not None and first.shape == () and first.dtype.is_float
-        # On a synchronous device the loss is read at once, else on access.
+        # On a synchronous device the loss is read immediately, otherwise on access.
         self._loss_now = program.loss if self.has_loss and program.synchronous else _no_loss_yet
         self.ran = False
         self._last: Callable[[], StepResult | None] = _no_result
@@ -147,7 +148,7 @@ class EntryPoint:
         return self.program.read(self.known(name))
 
     def known(self, name: str) -> str:
-        """The name itself; UnknownNameError if there is no such output."""
+        """Return the name; UnknownNameError if there is no such output."""
         if name not in self.outputs:
             listed = ", ".join(map(repr, self.outputs)) or "none"
             raise UnknownNameError(
@@ -157,11 +158,11 @@ class EntryPoint:
 
 
 def _no_result() -> None:
-    """There is no last result."""
+    """Stands for the last result where there is none."""
 
 
 def _no_loss_yet() -> None:
-    """The loss of a step that may still run."""
+    """Stands for the loss where the step may still be running."""
 
 
 def _no_loss() -> NoReturn:
@@ -206,7 +207,7 @@ class StepResult:
 
     @property
     def outputs(self) -> dict[str, AnyArray]:
-        """All outputs by name."""
+        """All outputs of the step, by name."""
         return {name: self[name] for name in self._entry.outputs}
 
     def detach(self) -> None:

@@ -28,9 +28,9 @@ class Evaluation:
 
     def __init__(self, programs: Programs, measurements: Measurements) -> None:
         self._programs, self._measurements = programs, measurements
-        self._averages = False  # `evaluate_all` averages the losses of batches
-        self._local = False  # each worker evaluates all validation rows, since rows cannot be divided
-        self._mixes_rows: str | None = None  # why `predict` needs all rows at once; None: not computed yet
+        self._averages = False  # does `evaluate_all` average the losses of batches?
+        self._local = False  # does each worker evaluate all validation rows, because rows cannot be divided?
+        self._mixes_rows: str | None = None  # the reason why `predict` needs all rows at once; None: not determined yet
 
     @overload
     def predict(self: Any, given: Module, /, *arrays: object, **inputs: object) -> Any: ...
@@ -67,7 +67,7 @@ class Evaluation:
 
         More rows than the capacity are taken batch by batch, the loss being that of all of them; the outputs of each
         row then come from `predict` alone.  Of a `@ws.step` function these are the outputs of its step without its
-        updates.  A module comes first where it is to be measured by a loss of its own: its `evaluate`.
+        updates.  Pass a module first to evaluate it with a loss of its own: its `evaluate`.
 
         Example: `session.evaluate(student, x, labels, loss="cross_entropy", metrics=["accuracy"])`.
         """
@@ -104,7 +104,7 @@ class Evaluation:
         return entry(named) if fits else evaluate_rows(entry, named)
 
     def _entry_for(self, named: Mapping[str, object], kind: str) -> tuple[EntryPoint, bool]:
-        """The entry point that evaluates so many rows, and whether it takes all of them at once."""
+        """The entry point that evaluates this number of rows, and whether it takes all of them at once."""
         programs = self._programs
         fits = programs.need(f"the entry point {kind!r}").definition.fits(named)
         return programs.entry(kind) if fits else programs.entry_for_all_rows(kind), fits
@@ -170,7 +170,7 @@ class Evaluation:
         return {"loss": loss, **self._measurements.metrics(EVALUATE)}
 
     def _takes_batches(self, what: str) -> bool:
-        """Is the loss computed batch by batch?"""
+        """Can the loss be computed batch by batch?"""
         self._averages = self._averages or self._programs.need(what).definition.has_fixed_batch
         return self._averages
 

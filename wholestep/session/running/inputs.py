@@ -25,8 +25,10 @@ class BoundInput:
     def __init__(self, name: str, type: TensorType, bounds: Sequence[Bound]) -> None:
         self.name, self.type, self.what = name, type, f"the input {name!r}"
         self.dtype: np.dtype[Any] = type.dtype.numpy
-        self.bounds = tuple(b.size for b in bounds if b.is_plain)  # its values are indices below each of these
-        self.partial = tuple(b for b in bounds if not b.is_plain)  # bounds on some elements, or with one excused value
+        # its values are indices and must be below each of these
+        self.bounds = tuple(b.size for b in bounds if b.is_plain)
+        # bounds on some elements, or with a value that is exempt
+        self.partial = tuple(b for b in bounds if not b.is_plain)
         self.shape: tuple[int, ...] | None = None
 
     def accept(self, value: object) -> AnyArray:
@@ -44,7 +46,7 @@ class BoundInput:
         return array.dtype == self.dtype and array.flags.num & _READABLE == _READABLE
 
     def check_bounds(self, array: AnyArray, sizes: Mapping[str, int], batches: bool = False) -> None:
-        """InputError for indices outside their axis, which a kernel would clamp silently.
+        """Raise InputError for indices outside their axis, which a kernel would clamp silently.
 
         For an array of many `batches` bounds on the first rows of each are skipped: the batches are not known here.
         """
@@ -97,7 +99,7 @@ class Inputs:
         self.all = tuple(BoundInput(name, plan.buffers[id].type, bounds[name]) for name, id in plan.inputs)
         self._partial = [i for i in self.all if i.partial]  # a native step does not check these
         self._bind = program.bind
-        self.sizes: dict[str, int] = dict(self._capacity)  # of the last call; replaced, never changed
+        self.sizes: dict[str, int] = dict(self._capacity)  # sizes of the last call; the dict is replaced, never changed
         self._fixed: dict[str, int] = {}  # sizes that no input determines
         _need_inferable(plan, self.all)
 
@@ -130,7 +132,7 @@ class Inputs:
         return self.sizes
 
     def refuse_indices(self, values: Mapping[str, object]) -> NoReturn:
-        """InputError with the index that the program refused."""
+        """Raise InputError with the index that the program refused."""
         arrays = self.check(values)
         for item in self.all:
             item.check_bounds(arrays[item.name], self.sizes)
@@ -149,7 +151,7 @@ class Inputs:
                 array = self.stage(item, array)
             self._bind(item.name, array)
             item.shape = array.shape
-        if sizes != self.sizes:  # the same object tells a program that sizes have not changed
+        if sizes != self.sizes:  # the identical dict tells a program that sizes have not changed
             self.sizes = sizes
         return self.sizes
 
@@ -160,7 +162,7 @@ class Inputs:
         return staged
 
     def hold(self, item: BoundInput, value: object) -> AnyArray:
-        """A copy in the session's staging memory, for a later step."""
+        """Copy an array to the session's staging memory, for a later step."""
         array = item.accept(value)
         if array.size > self._program.staging(item.name).size:
             limits = tuple(evaluate(e, self._capacity) for e in item.type.shape)
@@ -220,7 +222,7 @@ class Inputs:
         )
 
     def check_least(self, sizes: Mapping[str, int]) -> None:
-        """InputError if an op needs more elements, as batch norm does."""
+        """Raise InputError if an op needs more elements, as batch norm does."""
         for least in self._program.plan.least:
             if (value := least.value(sizes)) < least.size:
                 sizes_text = ", ".join(f"{s}={n}" for s, n in sizes.items() if s not in MICRO_BATCH_DIMS)

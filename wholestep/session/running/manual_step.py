@@ -22,7 +22,7 @@ class ManualStep:
     def __init__(self, programs: Programs, hyperparameters: Hyperparameters) -> None:
         self._programs, self._hyperparameters = programs, hyperparameters
         self._given: Mapping[str, object] | None = None  # the inputs of the last `forward`
-        self._gradients: dict[str, AnyArray] | None = None  # of the last `backward` or `gradient_stats`
+        self._gradients: dict[str, AnyArray] | None = None  # gradients from the last `backward` or `gradient_stats`
 
     def forward(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> Any:
         """The outputs other than the loss, as in training but without dropout; stores the inputs for `backward`.

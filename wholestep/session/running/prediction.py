@@ -31,8 +31,8 @@ class Predictor:
     """A session that computes a model's outputs, and how its forward returns them."""
 
     session: Session
-    form: Any  # None: one tensor, or a dict; else the tuples of `forward` with output names
-    fixed: frozenset[str] = frozenset()  # inputs that are not split by rows
+    form: Any  # None: one tensor, or a dict; else nested tuples of output names, as `forward` returns them
+    fixed: frozenset[str] = frozenset()  # inputs that are not divided into batches
 
     def __call__(self, arrays: Mapping[str, AnyArray], rows: int, at_once: int) -> Any:
         parts = [
@@ -56,7 +56,7 @@ class Predictors:
 
 
 def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object], batch_size: int, device: str) -> Any:
-    """Run a model on arrays on a device: `batch_size` rows at a time, all at once where rows depend on each other."""
+    """Run a model on arrays on a device: `batch_size` rows at a time, or all at once if rows depend on each other."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         fail(OptionError, f"batch_size={batch_size!r}: expected an integer of rows, at least 1.")
     arrays, symbols, specs = read_inputs(model, inputs, named)
@@ -67,7 +67,8 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     form = (tuple(specs.items()), structure(model))
     if rows > batch_size and form not in predictors.independent:
         predictors.independent[form] = len(symbols) == 1 and _has_independent_rows(model, specs)
-    at_once = batch_size if rows > batch_size and predictors.independent[form] else max(*symbols, 1)  # else all rows
+    # At most `batch_size` rows at once if rows are independent, else all of them.
+    at_once = batch_size if rows > batch_size and predictors.independent[form] else max(*symbols, 1)
     capacity = {symbol: room(min(count, at_once)) for count, symbol in symbols.items()}
     key = (form, tuple(capacity.items()), device_named(device).name)
     if key not in predictors.known:
@@ -82,7 +83,7 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
 
 
 def _with_advice(error: ShapeError, model: Module, arrays: Mapping[str, AnyArray]) -> ShapeError:
-    """The error, with `x[None]` where the model takes the arrays as one example."""
+    """The error, with the hint `x[None]` if the arrays are a single example without a batch axis."""
     specs = {name: _spec(model, a[None], "batch") for name, a in arrays.items()}
     try:
         forward_graph(model, as_one(specs))
@@ -129,7 +130,7 @@ def _fixed_inputs(model: Module) -> frozenset[str]:
 
 
 def room(rows: int) -> int:
-    """The next power of two, so that other batches need no compiling."""
+    """The next power of two, so that similar batch sizes share a program."""
     return 1 << max(rows - 1, 0).bit_length()
 
 
@@ -140,14 +141,14 @@ def sizes_of(graph: Graph, capacity: Mapping[str, int]) -> dict[str, int]:
 
 
 def _has_independent_rows(model: Module, specs: dict[str, Spec]) -> bool:
-    from wholestep.steps.separable_loss import what_mixes_rows  # few predictions have many rows
+    from wholestep.steps.separable_loss import what_mixes_rows  # imported here because most predictions have few rows
 
     graph, _ = forward_graph(model, as_one(specs))
     return not what_mixes_rows(forward_only(graph))
 
 
 def as_one(specs: dict[str, Spec]) -> Inputs:
-    """One input alone, several by name."""
+    """A single input itself; several inputs as a dict by name."""
     return specs["x"] if list(specs) == ["x"] else specs
 
 
@@ -162,7 +163,7 @@ def _predictor(model: Module, specs: dict[str, Spec], capacity: dict[str, int], 
 
 
 def _form(name: str, out: Any) -> Any:
-    """The names of `_numbered` in the tuples that they came in."""
+    """The output names of `_numbered` in the structure of nested tuples that `forward` returned."""
     items = [
         _form(f"{name}{i}.", item) if isinstance(item, tuple | list) else f"{name}{i}" for i, item in enumerate(out)
     ]

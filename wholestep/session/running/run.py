@@ -29,7 +29,7 @@ class RowInputs:
     """The inputs that are split into batches along their first axis; others are passed whole."""
 
     names: tuple[str, ...]
-    extent: Extent  # of a batch, in the program
+    extent: Extent  # the extent of the batch axis in the program
 
     @property
     def symbol(self) -> str | None:
@@ -88,19 +88,19 @@ def prepare(inputs: Inputs, rows: RowInputs, arrays: Mapping[str, object], capac
 
 
 def _first_batch(arrays: Mapping[str, AnyArray], rows: RowInputs) -> dict[str, AnyArray]:
-    """With a fixed batch size, the arrays of the first batch, whose shapes are checked."""
+    """The arrays whose shapes are checked: with a fixed batch size, those of the first batch."""
     return {name: a[: int(str(rows.extent))] if name in rows.names else a for name, a in arrays.items()}
 
 
 def batch_rows(rows: RowInputs, capacity: Mapping[str, int], asked: int | None, count: int) -> int:
-    """Rows of a step."""
+    """The number of rows per step."""
     if rows.symbol is None:
         fixed = int(str(rows.extent))
         if asked not in (None, fixed):
             raise OptionError(f"batch_size={asked}: this program has a fixed batch of {fixed}.")
         if count % fixed:
             raise InputError(
-                f"the data set has {count} rows, which is no multiple of the program's fixed batch of {fixed}. Drop "
+                f"the data set has {count} rows, which is not a multiple of the program's fixed batch of {fixed}. Drop "
                 "the last rows, or declare the inputs with a symbolic first axis: g.input('x', ('batch', ...))."
             )
         return fixed
@@ -134,7 +134,7 @@ class DataCache:
     def __init__(self) -> None:
         self._of: tuple[object, ...] = ()
         self._data: DataSet | None = None
-        self.kept: dict[object, Any] = {}  # by programs, as in an Epoch
+        self.kept: dict[object, Any] = {}  # prepared data by program, as in an Epoch
 
     def prepared(self, entry: EntryPoint, rows: RowInputs, arrays: Mapping[str, object]) -> DataSet:
         """The cached result of `prepare`."""
@@ -153,11 +153,11 @@ class RunOptions:
     batch_size: int | None
     begin_epoch: Callable[[], None]
     begin_slice: Callable[[], None]
-    raises: bool  # NonFiniteError for gradients that are not finite
-    every: int | None = None  # the largest number of updates of a slice
-    seed: int = 0  # of the order
-    most: int | None = None  # updates of an epoch
-    pause: int | None = None  # a slice ends at each of an epoch's updates that is a multiple of it
+    raises: bool  # raise NonFiniteError for gradients that are not finite?
+    every: int | None = None  # the most updates per slice
+    seed: int = 0  # seed of the order of rows
+    most: int | None = None  # the most updates per epoch
+    pause: int | None = None  # slices end at multiples of this number of updates within an epoch
     observer: StepObserver | None = None
     unchanged: DataCache | None = None
 
@@ -215,13 +215,14 @@ def run_in_slices(
 
 
 def prepare_run(entry: EntryPoint, arrays: Mapping[str, object], batch_size: int | None, unchanged: DataCache) -> None:
-    """On a GPU: compile the programs of epochs and copy the data, before the first epoch is timed."""
+    """Compile the programs of epochs on a GPU and copy the data, before the first epoch is timed."""
     if entry.program.synchronous or not entry.has_loss:
         return
     rows = rows_of(entry.inputs, entry.plan)
     data = unchanged.prepared(entry, rows, arrays)
     batch = batch_rows(rows, entry.plan.sizes, batch_size, data.rows)
-    entry.program.epoch(_epoch_over(data, rows, batch, unchanged))  # a generator: nothing runs yet
+    # it is a generator: nothing runs before the first `next`
+    entry.program.epoch(_epoch_over(data, rows, batch, unchanged))
 
 
 def _epoch_over(data: DataSet, rows: RowInputs, batch: int, unchanged: DataCache) -> Epoch:
@@ -370,8 +371,8 @@ _RUN_OPTIONS = ("epochs", "shuffle", "start", "batch_size")
 
 
 def _refuse_typos(arrays: Mapping[str, object], inputs: Sequence[str]) -> None:
-    """UsageError for a misspelt option of `run`, which would be taken for an input."""
-    from difflib import get_close_matches  # not needed for single steps
+    """Raise UsageError for a misspelt option of `run`, which would be taken for an input."""
+    from difflib import get_close_matches  # imported here because single steps do not need it
 
     for name in arrays:
         close = get_close_matches(name, _RUN_OPTIONS, 1, 0.7)

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 Sizes = Mapping[str, int]
 
 SUFFIX = ".verdict"
-CHEAP_SECONDS = 0.05  # checks at capacity with a lower estimate are made by default
-HEAVY_FLOPS = 4e9  # a step of the smallest sizes that takes more is checked with one row less, down to one
+CHEAP_SECONDS = 0.05  # default checks at capacity have a lower estimate
+HEAVY_FLOPS = 4e9  # if a step at the smallest sizes takes more, the number of rows is reduced, down to one
 
-# What a check spends at capacity, in seconds, measured on two cores of a server: on a node, a flop of a contraction, a
-# byte that the plan moves, an element of a state (drawn, converted, read), and an element of an op that NumPy has not.
+# Estimated seconds of a check at capacity, measured on two cores of a server: per node, per flop of a contraction, per
+# byte that the plan moves, per state element (drawn, converted, read), and per element of an op that NumPy lacks.
 NODE, DOT_FLOP, BYTE, ELEMENT, SLOW = 40e-6, 1e-10, 1.5e-9, 0.02e-6, 0.4e-6
 SLOW_OP = "erf"
-# What the smallest check of a large step spends on a flop of a product, of a call such as attention, and of one in a
-# half type, whose roundings NumPy makes one by one; and what is too long to wait for without having asked for it.
+# Estimated seconds of the smallest check of a large step: per flop of a product, of a call such as attention, and of
+# one in a half type, whose roundings NumPy emulates; and the longest check that is made by default.
 LARGE_FLOP, CALL_FLOP, HALF_CALL_FLOP, TOO_LONG = 2e-11, 1.5e-10, 1e-9, 60.0
 
 
@@ -51,8 +51,9 @@ class Verdict:
 
     sizes: tuple[Sizes, ...] = ()  # the sizes of the symbolic dimensions in each run
     worst: float = 0.0  # the largest error, relative to the scale of its tensor
-    where: str = ""  # the output or state that has it
-    not_finite: Mapping[str, int] = field(default_factory=dict)  # output or state -> positions, in both
+    where: str = ""  # the output or state with the largest error
+    # output or state -> positions that are not finite in both
+    not_finite: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     skipped: str = ""
 
@@ -84,14 +85,14 @@ def parse_verdict(text: str) -> Verdict:
         fields = json.loads(text)
         return Verdict(**{**fields, "sizes": tuple(fields["sizes"])})
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise PlanError(f"this is no verdict on a plan: {error!r}. Build again.") from None
+        raise PlanError(f"this is not a verdict on a plan: {error!r}. Build again.") from None
 
 
 @dataclass(frozen=True)
 class Subject:
     """A plan to check, its trace, its cache key, and where it will run."""
 
-    graph: IRGraph  # as it was traced
+    graph: IRGraph  # the recorded graph
     plan: Plan
     key: str
     where: Placement
@@ -102,7 +103,7 @@ class Subject:
 
 
 def verdict_on(subject: Subject, spans: Spans, *, new: bool) -> Verdict:
-    """Check a plan unless its verdict is cached or `verify=False`; VerificationError if it is wrong.
+    """Check a plan unless its verdict is cached or `verify=False`; raise VerificationError if it is wrong.
 
     A verdict is cached with its compiled program: another C compiler needs its own.
     """
@@ -157,7 +158,7 @@ def least_seconds(plan: Plan) -> float:
 
 
 def estimate_seconds(plan: Plan) -> float:
-    """The estimated seconds of a check at capacity: a function of the plan, so that equal builds decide alike."""
+    """The estimated seconds of a check at capacity: a function of the plan, so that equal builds agree."""
     nodes = sum(len(k.origin) for k in plan.kernels)
     dots = sum(k.flops for k in plan.kernels if isinstance(k.body, Dot))
     elements = sum(plan.buffers[id].bytes // plan.buffers[id].type.dtype.size for _, id in plan.states)
@@ -168,7 +169,7 @@ def estimate_seconds(plan: Plan) -> float:
 
 
 def _elements(kernel: Kernel, sizes: Sizes) -> int:
-    """How often a kernel's body runs: a contraction's, once for each of its results."""
+    """How often a kernel's body runs; for a contraction, once per result."""
     summed = kernel.body.k if isinstance(kernel.body, Dot) else None
     return evaluate(product(e for axis, e in enumerate(kernel.axes) if axis != summed), sizes)
 
@@ -180,7 +181,7 @@ def _find(subject: Subject) -> Verdict | None:
     try:
         return None if path is None else parse_verdict(path.read_text())
     except (OSError, PlanError):
-        return None  # it is checked again
+        return None  # an unreadable verdict: check again
 
 
 def _store(subject: Subject, verdict: Verdict) -> None:
@@ -192,7 +193,8 @@ def _store(subject: Subject, verdict: Verdict) -> None:
 
 def check(subject: Subject) -> Verdict:
     """Check a plan against the interpreter.  A wrong one is removed from the cache."""
-    from wholestep.session.verify.trials import Trials  # a warm start needs neither these nor the passes
+    # imported here because a warm start needs neither these nor the passes
+    from wholestep.session.verify.trials import Trials
 
     begun = time.perf_counter()
     trials = Trials(subject)
@@ -210,11 +212,11 @@ def check(subject: Subject) -> Verdict:
 
 
 def _sizes_to_try(subject: Subject, graph: IRGraph) -> list[dict[str, int]]:
-    """Small sizes, and the capacity with `verify=True` or if that is cheap."""
+    """The sizes to check: small ones, and the capacity with `verify=True` or if that is cheap."""
     from wholestep.session.verify.random_inputs import SMALL, small_sizes
 
     plan, capacity = subject.plan, dict(subject.plan.sizes)
-    flops = sum(k.flops for k in plan.kernels) / math.prod(capacity.values())  # of one row
+    flops = sum(k.flops for k in plan.kernels) / math.prod(capacity.values())  # flops per row
     for first in (SMALL, (2, 1), (1,)):
         small = small_sizes(graph, capacity, plan.least, first)
         if flops * math.prod(small.values()) <= HEAVY_FLOPS:
@@ -230,9 +232,9 @@ def _of_one_rank(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
         return {s: n for s, n in sizes.items() if s not in (RANK, MODEL_RANK)}
     rows = sizes[plan.divided]
     axes = axes_of(plan)
-    if axes and axes[0] > 1:  # all ranks along the data axis run, each with a row
+    if axes and axes[0] > 1:  # all ranks along the data axis run, each with one row
         rows = plan.whole if sizes == plan.sizes else max(rows, axes[0])
-    row_sizes = {s: rows for s in (plan.divided, ROWS, BATCH) if s in plan.sizes}  # of which the trace may lack some
+    row_sizes = {s: rows for s in (plan.divided, ROWS, BATCH) if s in plan.sizes}  # the trace may lack some of these
     return {**{s: n for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}, **row_sizes}
 
 

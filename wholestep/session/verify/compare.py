@@ -17,26 +17,26 @@ from wholestep.session.verify.state_samples import is_large, positions
 
 Array = np.ndarray[Any, Any]
 
-# Of a tensor's scale.  Sums of thousands of terms and chains of dozens of layers stay below it, a wrong term does not.
-# Of half types it is one rounding up where the interpreter rounds down: a float32 sum may lie on either side of a tie.
+# Relative to a tensor's scale.  Rounding errors of sums of thousands of terms and of dozens of layers stay below this
+# tolerance, a wrong term does not.  For half types it is one rounding up instead of down: the float32 sum may lie on
+# either side of a tie.
 TOLERANCE = {float64: 1e-9, float32: 1e-4, float16: 2 * float16.eps, bfloat16: 2 * bfloat16.eps}
 WIDENED = {"bitwise": 1.0, "reassociating": 1.0, "approximate": 10.0}
 TF32_TOLERANCE = 8 * float16.eps  # for products that round float32 operands to 10 bits, without a cast in the graph
-ROUNDINGS = 8.0  # that the last operations on a state may lose, in units of the state's own scale
-SHAKEN = 4.0  # times the dtype's rounding: what a node's value is off by, in the noisy evaluation
-DRAWN = (
-    65521  # random numbers, taken over and over, each time from another one on: one for every value takes as long as
-)
-# half of the step.  A prime: rows and columns of no tensor meet the same ones
-PIECE = 1 << 16  # positions that are compared at a time: what is made of them on the way stays in the cache
-NOISE = 10.0  # times what rounding does there is no mismatch
-# These copy values, unrounded: what picks the largest keeps the equality that its gradient asks for.
+ROUNDINGS = 8.0  # roundings that the last operations on a state may lose, relative to the state's own scale
+SHAKEN = 4.0  # the error of a node's value in the noisy evaluation, in units of the dtype's rounding
+# Random numbers, which are used repeatedly, each time from another offset: one per value would take half as long as the
+# step.  A prime, so that rows and columns of a tensor get different numbers.
+DRAWN = 65521
+PIECE = 1 << 16  # positions that are compared at a time, so that intermediate arrays stay in the cache
+NOISE = 10.0  # an error below this multiple of the rounding noise is no mismatch
+# These ops copy values without rounding: a max keeps the equality that its gradient compares.
 MOVES = ops_with(Trait.VIEW | Trait.GATHERS) | {"item", "max", "maximum", "minimum", "relu"}
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The worst position of one output or state."""
+    """The position of one output or state with the largest error."""
 
     what: str  # "the output 'loss'"
     position: tuple[int, ...]
@@ -51,7 +51,7 @@ class Mismatch:
 
 @dataclass
 class Comparison:
-    """All outputs and states of a step."""
+    """The comparison of all outputs and states of a step."""
 
     tolerance: float
     worst: float = 0.0
@@ -79,23 +79,23 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparedTensor:
-    """One output or state: what came out, what should have, what a state was before."""
+    """One output or state: the actual value, the expected one, and a state's value before the step."""
 
     what: str
     got: Array
     wanted: Array
     before: Array | None = None
-    noise: Array | None = None  # what rounding alone may change
-    shape: tuple[int, ...] = ()  # a state's own, of which a grid may be looked at
+    noise: Array | None = None  # the change that rounding alone may cause
+    shape: tuple[int, ...] = ()  # shape of the whole state, if only a grid of it is compared
 
     def place(self, position: Sequence[Any]) -> tuple[int, ...]:
-        """Where in the whole tensor something is that was found at a position of what was looked at."""
+        """The position in the whole tensor of a position in the compared part."""
         if not is_large(self.shape):
             return tuple(map(int, position))
         return tuple(int(positions(n)[i]) for n, i in zip(self.shape, position, strict=True))
 
     def error(self, tolerance: float) -> Array:
-        """The error at every position relative to the tensor's scale; infinite where one value alone is finite."""
+        """The error at every position relative to the tensor's scale; infinite where only one value is finite."""
         is_float, dtype = letter_of(self.got.dtype) == "f", self.got.dtype
         got, wanted = self.got.reshape(-1), self.wanted.reshape(-1)
         out = np.empty(got.size)
@@ -103,17 +103,20 @@ class ComparedTensor:
             size = max(self._scale(self.wanted.astype(dtype), tolerance), 1e-30) if is_float else 1.0
             for start in range(0, out.size, PIECE):
                 part = slice(start, start + PIECE)
-                # What the dtype cannot hold is infinite in both.
+                # Values beyond the dtype's range are infinite in both.
                 meant = wanted[part].astype(dtype) if is_float else wanted[part]
                 off = np.abs(got[part].astype(np.float64) - meant.astype(np.float64))
                 out[part] = (np.nan_to_num(off, nan=np.inf) if is_float else off) / size
-            if self.noise is not None:  # the part that rounding does not explain; none where it alone may give NaN
+            # the part of the error that rounding does not explain; 0 where rounding alone may give NaN
+            if self.noise is not None:
                 rough = NOISE * scale(self.noise) / size
                 out = np.where(np.isfinite(self.noise.reshape(-1)), np.maximum(out - rough, 0.0), 0.0)
         return out.reshape(self.got.shape)
 
     def _scale(self, wanted: Array, tolerance: float) -> float:
-        """Of an output, its size; of a state, how far the step moves it, and a few roundings of its size."""
+        """The scale of an output is its magnitude; that of a state is its change in the step, and a few roundings of
+        its magnitude.
+        """
         if self.before is None:
             return scale(wanted)
         moved = scale(wanted.astype(np.float64) - self.before)
@@ -122,7 +125,7 @@ class ComparedTensor:
 
 
 def tolerance_of(graph: IRGraph, exactness: str, tf32: bool = False) -> float:
-    """By the coarsest dtype that the graph computes in, or its products do."""
+    """The tolerance for the coarsest dtype in which the graph, or its products, compute."""
     types = [t for n in graph.nodes if not n.host for t in n.results]
     coarse = max((t.dtype for t in types if t.dtype.is_float), key=lambda d: d.eps, default=float64)
     return max(TOLERANCE[coarse], TF32_TOLERANCE if tf32 else 0.0) * WIDENED[exactness]
@@ -136,7 +139,7 @@ def compare_step(
     tolerance: float,
     noise: Result | None = None,
 ) -> Comparison:
-    """A step against its meaning; given the noise of rounding, only what it cannot explain is a mismatch."""
+    """Compare a step with its expected values; given the rounding noise, only errors beyond it are mismatches."""
     out = Comparison(tolerance)
     for name, value in got.outputs.items():
         rough = None if noise is None else noise.outputs[name]
@@ -151,7 +154,7 @@ def compare_step(
 
 
 def perturb_by_rounding(seed: int, tf32: bool = False) -> Callable[[Node, Any], Any]:
-    """Changes a node's value by a few roundings of its dtype, or of what its products read.
+    """Change a node's value by a few roundings of its dtype, or of the dtype that its products read.
 
     How far outputs and states move by that is what rounding may do to them.
     """
@@ -169,7 +172,7 @@ def perturb_by_rounding(seed: int, tf32: bool = False) -> Callable[[Node, Any], 
 
 
 def distances(a: Result, b: Result) -> Result:
-    """How far two steps are apart, position by position."""
+    """The differences between the results of two steps, position by position."""
     return Result(_distances(a.outputs, b.outputs), _distances(a.state, b.state))
 
 
@@ -181,7 +184,7 @@ def _distances(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
 def _shaken(node: Node, type: TensorType, value: Array, numbers: Array, tf32: bool) -> Array:
     if node.host or not type.dtype.is_float or node.op in MOVES:
         return value
-    rounding = type.dtype.eps * (1.0 if type.dtype.is_half else SHAKEN)  # a half type is one rounding off at most
+    rounding = type.dtype.eps * (1.0 if type.dtype.is_half else SHAKEN)  # for a half type, at most one rounding
     if tf32 and type.dtype == float32 and OPS[node.op].family in (Family.CONTRACTION, Family.WINDOW):
         rounding = float16.eps
     shaken: Array = np.array(value.astype(type.dtype.numpy), np.float64, order="C")

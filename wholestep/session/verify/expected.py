@@ -24,19 +24,20 @@ Array = np.ndarray[Any, Any]
 Settle = Callable[[Node, Any], Any]
 
 STATES = ops_with(Trait.STATE)
-VIEWS = STATES | {"permute", "reshape"}  # of large states stay in float32: converting them costs more than a product
+# ops whose large states stay in float32, since converting them costs more than a product
+VIEWS = STATES | {"permute", "reshape"}
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Which nodes are computed in full, and which on a grid."""
+    """The nodes that are computed in full, and those that are computed on a grid."""
 
     whole: frozenset[Node]
     picked: frozenset[Node]
 
 
 def demand_of(graph: IRGraph, sizes: Mapping[str, int]) -> Demand:
-    """Updates of large states are picked, and what they are made of as far as positions can be followed."""
+    """The demand of a graph: grids of large updates, and of their operands as far as positions can be followed."""
     whole, picked = {o.node for o in graph.outputs}, set[Node]()
     for update in graph.updates:
         large = is_large(tuple(evaluate(e, sizes) for e in update.node.type.shape))
@@ -62,7 +63,7 @@ def _is_product(node: Node) -> bool:
 
 
 def _adds_rows(node: Node) -> bool:
-    """The gradient of a table of rows."""
+    """Is the node the gradient of an embedding table?"""
     return node.op == "scatter_add" and node.attrs.axis == 0  # type: ignore[attr-defined]
 
 
@@ -78,7 +79,7 @@ class ExpectedValues:
     picks: Mapping[Node, Array]
 
     def result(self, graph: IRGraph, before: Mapping[str, Array]) -> Result:
-        """Outputs and states; large ones on their grids.  What no update changes is as it was before."""
+        """Outputs and states; large states on their grids.  A state without an update keeps its value."""
         after = {u.name: self.picks[u.node] if u.node in self.picks else self.values[u.node] for u in graph.updates}
         return Result({o.name: _read(self.values[o.node]) for o in graph.outputs}, {**before, **after})
 
@@ -92,7 +93,7 @@ def evaluation(
     later: frozenset[Node] = frozenset(),
     earlier: ExpectedValues | None = None,
 ) -> ExpectedValues:
-    """One step: `run.state` has whole arrays, `before` those that are looked at.
+    """Evaluate one step: `run.state` has whole arrays, `before` the compared parts.
 
     `settle` changes the value of a node.  `known` is an earlier evaluation that differs in the nodes of `later` alone;
     the first evaluation gets them too, and keeps what they read.  All other values are freed after their last use.
@@ -101,7 +102,7 @@ def evaluation(
     picks: dict[Node, Array] = {}
     ends = set(graph.roots) | {i for n in later for i in n.inputs}
     uses = Counter(i for n in graph.nodes for i in n.inputs)
-    with np.errstate(all="ignore"):  # infinities and NaN are values like others
+    with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
         for node in graph.nodes:
             if earlier is not None and node not in later:
                 _keep(node, earlier, values, picks)
@@ -119,7 +120,9 @@ def evaluation(
 
 
 def _value(node: Node, run: StepValues, operands: list[Any]) -> Any:
-    """As the interpreter has it; a product with a large matrix in float32, whose rounding no check would notice."""
+    """The value of a node as in the interpreter; products with a large matrix in float32, whose rounding is below the
+    tolerance.
+    """
     if node.op == "matmul" and any(a.dtype == np.float32 for a in operands):
         if _is_product(node) and sum(isinstance(a, Large) for a in operands) == 1:
             return _product_by_rows(node, *operands)
@@ -133,7 +136,7 @@ def _value(node: Node, run: StepValues, operands: list[Any]) -> Any:
 
 
 def _product_by_rows(node: Node, a: Array | Large, b: Array | Large) -> Array:
-    """A product with a large state, of which some rows are read at a time.  a @ b is the transpose of b' @ a'."""
+    """The product with a large state, read some rows at a time.  a @ b is the transpose of b' @ a'."""
     flips, swapped = [flip for _, flip in _operands(node)], isinstance(a, Large)
     if swapped:
         a, b, flips = b, a, [not flip for flip in flips[::-1]]
@@ -152,7 +155,7 @@ def _product_by_rows(node: Node, a: Array | Large, b: Array | Large) -> Array:
 
 
 def _is_half_copy(node: Node) -> bool:
-    """A cast to a half type, of which float32 holds every value: large weights stay as short as they are."""
+    """Is the node a cast to a half type?  float32 represents all its values: large weights stay in float32."""
     return node.op == "cast" and node.type.dtype.is_half
 
 
@@ -191,7 +194,7 @@ def _pick_rows(
 
 
 def _add_rows(shape: tuple[int, ...], updates: Array, index: Array) -> Array:
-    """A grid of the table to whose rows, by index, updates are added; outside its bounds means its first, or last."""
+    """Add updates to the rows of a table's grid by index; an index outside its bounds is clamped."""
     size, *row = shape
     looked_at, indices = positions(size), np.clip(index.reshape(-1).astype(np.int64), 0, size - 1)
     places = np.searchsorted(looked_at, indices).clip(max=len(looked_at) - 1)
@@ -224,7 +227,7 @@ def _settle(node: Node, value: Any, settle: Settle | None) -> Any:
 
 
 def dependents_of(graph: IRGraph, names: Iterable[str]) -> frozenset[Node]:
-    """The nodes that may change when runtime scalars or states of these names do."""
+    """The nodes that depend on runtime scalars or states with these names."""
     changed, reached = set(names), set[Node]()
     for node in graph.nodes:
         leaf = node.op in (*STATES, "scalar") and node.attrs.name in changed  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""`ws.gradcheck`: gradients of a function, a module or a loss against finite differences of what it computes."""
+"""`ws.gradcheck`: compare gradients of a function, a module or a loss with finite differences."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class CheckedArray:
-    """What was found for one input or parameter: its worst element."""
+    """The result for one input or parameter: its element with the largest error."""
 
     name: str
     shape: tuple[int, ...]
     checked: int  # elements
-    error: float  # |compiled - by differences|, as a part of the larger one or of a thousandth of the largest of all
+    # |compiled - finite difference| relative to the larger of the two, or to a thousandth of the largest gradient
+    error: float
     position: tuple[int, ...]
     compiled: float
     by_differences: float
@@ -47,14 +48,14 @@ class CheckedArray:
 
 @dataclass(frozen=True)
 class GradientReport:
-    """What `ws.gradcheck` found.  It is true where every error is within the tolerance, and prints as a table."""
+    """The result of `ws.gradcheck`, which is true if every error is within the tolerance, and prints as a table."""
 
     arrays: tuple[CheckedArray, ...]
     tolerance: float
 
     @property
     def worst(self) -> float:
-        """The largest error."""
+        """The entry with the largest error."""
         return max((a.error for a in self.arrays), default=0.0)
 
     def __bool__(self) -> bool:
@@ -87,21 +88,21 @@ def gradcheck(
 ) -> GradientReport:
     """Compare compiled gradients with finite differences.
 
-    What the function gives is multiplied by random numbers and summed: every element has an upstream gradient of its
+    The output of the function is multiplied by random numbers and summed: every element has an upstream gradient of its
     own.  Then each input of floats, and each parameter of a module, is moved a little, element by element.
 
     Args:
         function: of tensors, giving a tensor or a tuple of them; a module, of which a copy in float64 is checked, with
             its numbers; or the name of a loss.
         inputs: arrays.  Whole numbers and bools are given as they are.
-        loss, targets: a loss on top, as of `ws.fit`, and what it compares with.
-        elements: of each array that are moved, drawn at random.
-        eps: how far; 1e-6 of an element's size, or 1e-2 in float32.
+        loss, targets: a loss on top, as for `ws.fit`, and what it compares with.
+        elements: the number of elements of each array to check, drawn at random.
+        eps: the difference; 1e-6 of an element's size, or 1e-2 in float32.
         tolerance: the largest error, relative; 1e-5, or 1e-2 in float32.
-        device: as of `ws.build_session`.
+        device: as for `ws.build_session`.
 
     Returns:
-        A report that is true where all is well: `assert ws.gradcheck(f, x)`; print it to see each array.
+        A report that is true if all gradients agree: `assert ws.gradcheck(f, x)`; print it to see each array.
 
     Example: `ws.gradcheck(lambda x: ws.tanh(x) * x, np.ones((2, 3)))`.
     """
@@ -124,7 +125,7 @@ def gradcheck(
     return GradientReport(rows, (1e-5 if exact else 1e-2) if tolerance is None else tolerance)
 
 
-Slopes = list[tuple[tuple[int, ...], float, float]]  # position, compiled, by differences
+Slopes = list[tuple[tuple[int, ...], float, float]]  # position, compiled gradient, finite difference
 
 
 def _check(session: Any, probe: _Probe, name: str, rng: np.random.Generator, elements: int, far: float) -> Slopes:
@@ -155,7 +156,7 @@ def _worst(name: str, shape: tuple[int, ...], slopes: Slopes, least: float) -> C
 
 
 class _Probe:
-    """A step that computes the function of states, times random numbers, and its gradients."""
+    """A step that computes the function of states, multiplied by random numbers, and its gradients."""
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[Array], dtype: str, seed: int) -> None:
         self.function, self.dtype, self.seed = function, dtype, seed
@@ -171,7 +172,7 @@ class _Probe:
         options = CompileOptions(verify=False)
         session = build_session(Step(self.record, specs), device=device, options=options)
         if not self.names:
-            raise UsageError("gradcheck: there is nothing to move: no input of floats and no parameter.")
+            raise UsageError("gradcheck needs an input of floats or a parameter; there is neither.")
         if self.module is not None:
             for name, value in self.module.state_dict().items():
                 if f"model.{name}" in self.names:
@@ -213,7 +214,7 @@ class _Probe:
         return total
 
     def label(self, name: str) -> str:
-        """As the user knows it."""
+        """The name of an array for the user."""
         return name.removeprefix("model.")
 
 
@@ -224,7 +225,7 @@ def _flat(out: Any) -> list[Any]:
 
 
 def _in_dtype(module: Module, dtype: str) -> Module:
-    """A copy that computes in a dtype, with the same numbers."""
+    """A copy of a module in another dtype, with the same weights."""
     numbers, twin = module.state_dict(), copy.deepcopy(module)
     for owned in twin.named_arrays().values():
         owned.slot = None
@@ -254,7 +255,7 @@ def _compose_loss(function: Any, loss: Any, targets: object) -> Callable[..., An
 
 
 class _WithLoss(Module):
-    """A module with a loss on top."""
+    """A module followed by a loss."""
 
     def __init__(self, model: Module, loss: Any, targets: object) -> None:
         self.model, self.loss, self.targets = model, losses.get(loss), np.asarray(targets)

@@ -21,26 +21,26 @@ from wholestep.session.verify.state_samples import is_large, positions
 Array = np.ndarray[Any, Any]
 Random = np.random.Generator
 
-SMALL = (3, 2, 1)  # sizes of the symbolic dimensions, in turn
-STEP = 3  # bias corrections and schedules are past their first step
+SMALL = (3, 2, 1)  # sizes of the symbolic dimensions, used in turn
+STEP = 3  # step count at which bias corrections and schedules have an effect
 SEED = 7
-INTEGERS = 8  # values of an integer input that is no index
-TILE = 65521  # numbers drawn for a large state, which repeats them: a prime, so that no two of its rows are alike
+INTEGERS = 8  # number of distinct values of an integer input that is not an index
+TILE = 65521  # numbers drawn for a large state, which repeats them; a prime, so that its rows differ
 
 RATE = "lr"
-UNKNOWN = 0.1  # a scalar that no optimizer has an opinion of, and whose default, 0, means off
+UNKNOWN = 0.1  # value of a scalar that is unknown to the optimizers and off (0) by default
 
 
 @dataclass(frozen=True)
 class RepeatedState:
-    """The numbers of a large state, to be repeated in the order in which it is stored."""
+    """The values of a large state, which repeat in memory order."""
 
     numbers: Array
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One step's numbers."""
+    """The random numbers of one trial step."""
 
     seed: int
     sizes: Mapping[str, int]
@@ -51,13 +51,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialDraw:
-    """How to draw trials for a graph whose gradients are expanded."""
+    """The options for drawing trials of a graph whose gradients are expanded."""
 
     graph: IRGraph
     bounds: tuple[Bound, ...]
-    centred: bool = True  # float inputs around 0; else between 0 and 1
+    centred: bool = True  # float inputs around 0, instead of between 0 and 1
     rate: float = 1.0
-    spread: Mapping[str, float] | None = None  # state -> how far a step moves it
+    spread: Mapping[str, float] | None = None  # state -> its change in a step
 
     def trial(self, sizes: Mapping[str, int], seed: int) -> Trial:
         rng = np.random.default_rng(seed)
@@ -79,10 +79,10 @@ class TrialDraw:
         if not dtype.is_integer:
             return rng.random(shape) < 0.5
         limits = [evaluate(b.size, sizes) for b in self.bounds if b.input == node.attrs.name]  # type: ignore[attr-defined]
-        # Labels that are no index as they come (some are ignored) are classes all the same.
+        # Labels that are indices only after some are ignored are classes nevertheless.
         classes = [evaluate(n.inputs[0].type.shape[-1], sizes) for n in self.graph.nodes if n.op == "cross_entropy"]
         limit = min(limits or classes, default=INTEGERS)
-        # Every other one is of a row that is looked at, lest gradients of large tables go to rows that are not.
+        # Every second index refers to a compared row, so that gradients of large tables reach compared rows.
         seen = rng.choice(positions(limit), shape)
         return np.where(rng.random(shape) < 0.5, seen, rng.integers(0, limit, shape)).astype(dtype.numpy)
 
@@ -101,22 +101,22 @@ class TrialDraw:
 
 
 def _distance(node: Node, init: Initializer, spread: Mapping[str, float] | None) -> float:
-    """How far above its constant first value a state may be.  Above: some are variances.
+    """The largest increment of a state above its constant initial value; positive, since some states are variances.
 
-    An optimizer's own states have the scale of what is added to them, lest they hide it.
+    An optimizer's own states have the scale of their updates, so that errors in the updates are visible.
     """
     (value,) = init.args
     if node.op == "parameter" or value != 0.0:
         return 0.1 * max(1.0, abs(value))
-    most = math.sqrt(float(node.type.dtype.largest))  # its square is a number too
+    most = math.sqrt(float(node.type.dtype.largest))  # so that its square is finite too
     return 0.0 if spread is None else min(max(1e-8, spread.get(node.attrs.name, 0.0)), most)  # type: ignore[attr-defined]
 
 
 def _is_filled(node: Node, init: Initializer) -> bool:
-    """Is a parameter a matrix that begins at 0?  Those of imported networks do, and are given their numbers later.
+    """Is a parameter a matrix initialized with 0, as in imported networks, which get their weights later?
 
-    Drawn as other constants are, a little above, all its numbers would be positive: each layer larger than the one
-    before by its width, and a deep network beyond what its dtype holds.  Their first axis is that of the results.
+    If it were drawn like other constants, slightly above 0, all weights would be positive: activations would grow by
+    the width in each layer, and overflow in a deep network. The first axis is that of the outputs.
     """
     return node.op == "parameter" and init.kind == "constant" and init.args == (0.0,) and len(node.type.shape) > 1
 
@@ -134,7 +134,7 @@ _DRAWS: dict[str, Callable[..., Array]] = {
 
 
 def _scalar(name: str, default: float, rate: float, tried: Mapping[str, float]) -> float:
-    """By the last part of its name, as the optimizers say that they are to be tried."""
+    """The value of a scalar by the last part of its name, as the optimizer suggests for trials."""
     kind = name.rpartition(".")[2]
     if kind == RATE:
         return rate
@@ -145,14 +145,16 @@ def _scalar(name: str, default: float, rate: float, tried: Mapping[str, float]) 
 
 
 def adapt_draw(draw: TrialDraw, first: Mapping[str, Array], seen: Result) -> TrialDraw:
-    """The draw whose updates depend on all that they read, from what a first step made of its states."""
+    """The draw in which every state influences the updates, derived from the results of a first step."""
     graph = draw.graph
     moved = {u.name: scale(seen.state[u.name] - first[u.name]) for u in graph.updates if u.node.type.dtype.is_float}
     return replace(draw, spread=moved, rate=_rate(graph, first, moved))
 
 
 def names_changed_by_adapting(graph: IRGraph) -> set[str]:
-    """The runtime scalars and states that `suited` draws anew: rates, and what an optimizer begins at 0."""
+    """The runtime scalars and states that `adapt_draw` draws again: rates, and states that an optimizer initializes
+    with 0.
+    """
     states = {
         name
         for name, node in graph.states().items()
@@ -162,7 +164,7 @@ def names_changed_by_adapting(graph: IRGraph) -> set[str]:
 
 
 def _rate(graph: IRGraph, first: Mapping[str, Array], moved: Mapping[str, float]) -> float:
-    """The learning rate with which parameters move about as far as they are from 0."""
+    """The learning rate with which parameters change by about their own magnitude."""
     pairs = [(scale(first[name]), moved.get(name, 0.0)) for name in graph.leaves("parameter")]
     logs = [math.log(size / change) for size, change in pairs if size > 0 and change > 0]
     return float(np.clip(math.exp(sum(logs) / len(logs)), 1e-2, 1e4)) if logs else 1.0
@@ -171,7 +173,7 @@ def _rate(graph: IRGraph, first: Mapping[str, Array], moved: Mapping[str, float]
 def scale(array: Array) -> float:
     """The largest finite magnitude."""
     largest = max(float(array.max(initial=0)), -float(array.min(initial=0)))
-    if math.isfinite(largest):  # which NaN, the largest of all, is not
+    if math.isfinite(largest):  # NaN counts as the largest
         return largest
     finite = np.abs(array[np.isfinite(array)]) if letter_of(array.dtype) == "f" else np.abs(array)
     return float(finite.max(initial=0))
@@ -184,7 +186,7 @@ def all_finite(result: Result) -> bool:
 def small_sizes(
     graph: IRGraph, capacity: Mapping[str, int], least: Sequence[Least] = (), first: Sequence[int] = SMALL
 ) -> dict[str, int]:
-    """1, 2 or 3 for each symbol; more where a shape of the graph, or an op over it, needs it."""
+    """Sizes of 1, 2 or 3 for each symbol; larger if a shape of the graph or an op requires it."""
     extents = {e for n in graph.nodes for e in _extents(n)}
     for more in range(max(capacity.values(), default=1)):
         sizes = {s: min(capacity[s], first[i % len(first)] + more) for i, s in enumerate(graph.symbols)}

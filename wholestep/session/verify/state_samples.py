@@ -1,4 +1,4 @@
-"""The states of a trial: large ones are read a few rows at a time, or on a grid of positions."""
+"""The states of a trial: large ones are read some rows at a time, or on a grid of positions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from wholestep.compiler.runtime.state.storage import HostArray
 
 Array = np.ndarray[Any, Any]
 
-LARGE = 1 << 15  # elements of a state from which on a grid of it is looked at
-EDGE, AXIS = 17, 64  # positions of a grid along an axis: a vector and one more from either end, and some between
+LARGE = 1 << 15  # states with more elements are compared on a grid
+EDGE, AXIS = 17, 64  # grid positions along an axis: a vector register and one more at either end, and some between
 ROWS = 1 << 20  # bytes that are read at a time
 
 
@@ -27,13 +27,13 @@ def is_large(shape: tuple[int, ...]) -> bool:
 
 
 def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The positions that are looked at in an array: what `array[grid(array.shape)]` takes."""
+    """The compared positions of an array: the index of `array[grid(array.shape)]`."""
     return np.ix_(*map(positions, shape))
 
 
 @lru_cache(maxsize=1024)
 def positions(length: int) -> Array:
-    """Those along an axis that a grid has."""
+    """The grid positions along an axis."""
     if length <= AXIS:
         return np.arange(length)
     between = np.random.default_rng(length).choice(length - 2 * EDGE, AXIS - 2 * EDGE, replace=False) + EDGE
@@ -41,7 +41,7 @@ def positions(length: int) -> Array:
 
 
 class Large:
-    """A large state, in the type that it is stored in.  Reading makes a copy, which is not stored."""
+    """A large state in its stored dtype.  Reading makes a copy, which is not stored."""
 
     def __init__(self, slot: Slot) -> None:
         self._slot, self.shape, self.dtype = slot, shape_of(slot), slot.type.dtype.numpy
@@ -50,7 +50,7 @@ class Large:
         return self._slot.read()
 
     def rows(self) -> Iterator[tuple[slice, Array]]:
-        """All rows of a matrix, some at a time."""
+        """All rows of a matrix, in chunks."""
         stored, (count, columns) = self._slot.newest, self.shape
         if not isinstance(stored, HostArray):
             yield slice(count), self.read()
@@ -61,19 +61,19 @@ class Large:
             yield some, stored.read_rows(some.start, some.stop)
 
     def take(self, index: Array) -> Array:
-        """The rows at some indices."""
+        """The rows at the given indices."""
         rows = self._slot.newest.take(np.ix_(index.reshape(-1), *map(np.arange, self.shape[1:])))
         return rows.reshape(*index.shape, *self.shape[1:])
 
 
 class InterpretedStates(Mapping[str, Array]):
-    """The states of a trial as the interpreter computes with them, converted when they are read; large ones are not."""
+    """The states of a trial for the interpreter, converted when they are read, except large ones."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     def large(self, name: str) -> Large | None:
-        """A large state that is computed with as it is stored."""
+        """A large state, which is used in its stored dtype."""
         slot = self._state.slot(name)
         return Large(slot) if is_large(shape_of(slot)) and slot.type.dtype in (float32, float64) else None
 
@@ -91,7 +91,7 @@ class InterpretedStates(Mapping[str, Array]):
 
 
 def sample_state(slot: Slot) -> Array:
-    """A state, or the grid of a large one."""
+    """Read a state, or the grid of a large one."""
     shape = shape_of(slot)
     return slot.newest.take(grid(shape)) if is_large(shape) else slot.read()
 

@@ -42,8 +42,8 @@ from wholestep.steps.capacity import MICRO_BATCH_DIMS
 
 Sizes = Mapping[str, int]
 
-FEW_CORES = 4  # compilers and other processes use them, too: threads of a NumPy product would wait for each other
-ATTEMPTS = 3  # one flip of a relu at 0 is bad luck; a wrong plan is wrong on every draw
+FEW_CORES = 4  # other processes use the cores too: threads of a NumPy product would wait for each other
+ATTEMPTS = 3  # a ReLU input near 0 may flip in one draw; a wrong plan fails in every draw
 
 
 class Trials:
@@ -57,14 +57,14 @@ class Trials:
         self._first: tuple[Sizes, ExpectedValues] | None = None
 
     def rehearse(self, sizes: Sizes) -> None:
-        """Load the plan; meanwhile find out which numbers suit the step, from what a first draw does to its states."""
+        """Load the plan; meanwhile determine suitable numbers from the effect of a first draw on the states."""
         self._session = TrialSession(self._subject, lambda session: self._rehearse(session, sizes))
 
     def _rehearse(self, session: TrialSession, sizes: Sizes) -> None:
         self._session = session
         values, before = self._run_rehearsal(sizes)
         if not all_finite(values.result(self.graph, before)):
-            # Logarithms, roots, probabilities: numbers between 0 and 1 suit them.
+            # Logarithms, roots and probabilities need numbers between 0 and 1.
             self.draw = replace(self.draw, centred=False)
             values, before = self._run_rehearsal(sizes)
         self.draw = adapt_draw(self.draw, before, values.result(self.graph, before))
@@ -87,9 +87,9 @@ class Trials:
             return evaluation(graph, demand_of(graph, trial.sizes), reading, before, settle, later, earlier)
 
     def settled(self, sizes: Sizes) -> Comparison:
-        """The comparison at one choice of sizes; it has mismatches where every draw has some.
+        """The comparison for one choice of sizes; it has mismatches if every draw has some.
 
-        Where one has some, it is found out what rounding alone does to the step: near a jump, or where large numbers
+        In that case the effect of rounding alone is measured: near a jump, or where large numbers
         cancel, float32 may be far from float64 and right.
         """
         for attempt in range(ATTEMPTS):
@@ -100,7 +100,7 @@ class Trials:
             got, shapes = self._session.run(trial), self._session.shapes
             comparison = compare_step(shapes, before, got, wanted, self._tolerance)
             if comparison.mismatches:
-                self._session.place(trial)  # the step has changed the states
+                self._session.place(trial)  # restore the states that the step has changed
                 noise = self._noise(trial, before, attempt)
                 comparison = compare_step(shapes, before, got, wanted, self._tolerance, noise)
             if not comparison.mismatches:
@@ -108,7 +108,8 @@ class Trials:
         return comparison
 
     def _noise(self, trial: Trial, before: Mapping[str, AnyArray], seed: int) -> Result:
-        """How far every output and state moves when the value of each node is off by a few roundings of its dtype.
+        """The rounding noise: how much every output and state changes if each node's value is off by a few roundings of
+        its dtype.
 
         Named ops round inside: they are written out first.  Both evaluations are of that graph, so that a
         decomposition that is wrong counts as no noise; they are made side by side, since compilers are done.
@@ -124,25 +125,25 @@ class Trials:
 
 
 def _expected_graph(graph: IRGraph) -> IRGraph:
-    """The trace with its gradients, and nothing else, written out."""
+    """The recorded graph with its gradients expanded, and no other pass applied."""
     return strip_stop_gradients(expand_gradients(inline_calls(graph)))
 
 
 class TrialSession:
-    """A plan loaded over a private state and scratch memory."""
+    """A plan loaded over private states and scratch memory."""
 
     def __init__(self, subject: Subject, meanwhile: Callable[[TrialSession], None] = lambda session: None) -> None:
-        """`meanwhile` is called while the plan is compiled; it may use everything but `run`."""
+        """Load the plan; `meanwhile` is called while it is compiled and may use everything but `run`."""
         device = subject.where.device
         self._state, self._scratch = State(), device.scratch()
-        axes = axes_of(subject.plan)  # ranks that have parts of states are threads here
+        axes = axes_of(subject.plan)  # ranks with shards of states are threads here
         self._where = replace(subject.where, seed=SEED, seeded=True, group=None if axes is None else Shards(*axes))
         place = LoadContext(self._where, self._state, self._scratch)
 
         def get_ready() -> None:
             self._make_room(subject)
             meanwhile(self)
-            self._make_scratch(subject)  # last: its memory is coming
+            self._make_scratch(subject)  # last, since its memory is still being allocated
 
         self._entry = EntryPoint(subject.where.device.load(subject.plan, place, subject.key, get_ready), SessionLock())
 
@@ -162,11 +163,11 @@ class TrialSession:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every state, large or not."""
+        """The shapes of all states."""
         return {name: shape_of(self._state.slot(name)) for name in self._state.names}
 
     def place(self, trial: Trial) -> None:
-        """Give every state its numbers."""
+        """Set every state to its trial values."""
         for name in self._state.names:
             numbers = trial.state[name]
             if isinstance(numbers, RepeatedState):
@@ -176,18 +177,18 @@ class TrialSession:
         self._state.version += 1
 
     def looked_at(self) -> dict[str, AnyArray]:
-        """Every state as it is now; large ones on their grids."""
+        """The current states; large ones on their grids."""
         return {name: sample_state(self._state.slot(name)) for name in self._state.names}
 
     def reading(self, graph: IRGraph, trial: Trial) -> StepValues:
-        """What the leaves of a graph read."""
+        """The values of a graph's leaves."""
         leaves = graph.leaves("input").items()
         inputs = {name: trial.inputs[name].astype(interpreter_dtype(node.type.dtype)) for name, node in leaves}
         scalars = {**trial.scalars, "step": float(STEP)}
         return StepValues(inputs, InterpretedStates(self._state), scalars, trial.sizes, SEED, STEP)
 
     def run(self, trial: Trial) -> Result:
-        """One native step."""
+        """Run one native step."""
         for name, value in trial.scalars.items():
             self._entry.program.scalar(name, value)
         self._state.step = STEP

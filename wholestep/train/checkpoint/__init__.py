@@ -1,4 +1,4 @@
-"""Checkpoints: a run in files, and going on from there."""
+"""Checkpoints: the state of a run in files, and resuming from it."""
 
 from wholestep.train.checkpoint.read import load_checkpoint, read_checkpoint
 from wholestep.train.checkpoint.resume import Checkpoint

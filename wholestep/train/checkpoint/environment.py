@@ -54,12 +54,14 @@ def git_revision(folder: Path | None = None) -> str | None:
         here = (folder or Path.cwd()).resolve()
         git = next((each / ".git" for each in (here, *here.parents) if (each / ".git").exists()), None)
         return None if git is None else _git_revision(_own_files(git))
-    except (OSError, UnicodeDecodeError):  # a deleted folder, or files that are not git's
+    except (OSError, UnicodeDecodeError):  # a deleted folder, or files that git did not write
         return None
 
 
 def _own_files(git: Path) -> Path:
-    """`.git` is a folder, or, in a worktree or a submodule, a file that names one."""
+    """The folder with git's files: `.git` itself, or, in a worktree or a submodule, the folder that the file `.git`
+    names.
+    """
     if git.is_dir():
         return git
     return git.parent / git.read_text().strip().removeprefix("gitdir: ")
@@ -70,7 +72,7 @@ def _git_revision(git: Path) -> str | None:
     if not head.startswith("ref: "):
         return _revision(head)
     ref, shared = head.removeprefix("ref: "), git / "commondir"
-    common = git / shared.read_text().strip() if shared.is_file() else git  # where its branches are
+    common = git / shared.read_text().strip() if shared.is_file() else git  # the folder with the branches
     loose = next((folder / ref for folder in (git, common) if (folder / ref).is_file()), None)
     if loose is not None:
         return _revision(loose.read_text().strip())

@@ -54,7 +54,7 @@ def is_checkpoint(path: Path) -> bool:
 def rotate(folder: Path, writer: str, last: int, best: int, monitor: str, mode: str) -> None:
     """Remove checkpoints of a writer but for its last and its best ones; damaged ones do not count."""
     written = [f for f in checkpoints_in(folder) if _is_from_writer(f.path, writer)]
-    newest = {f.step: f for f in written}  # the last attempt of each step
+    newest = {f.step: f for f in written}  # the newest checkpoint of each step
     order = list(newest.values())
     keep = {f.path for f in order[max(len(order) - last, 0) :]}
     keep |= {f.path for f in rank_checkpoints(order, monitor, mode)[:best]}
@@ -72,7 +72,7 @@ def set_aside(checkpoints: Sequence[StoredCheckpoint]) -> None:
         attempt = 0
         while (target := aside / (f"{each.path.name}-{attempt}" if attempt else each.path.name)).exists():
             attempt += 1
-        with contextlib.suppress(FileNotFoundError):  # another callback of the run has moved it
+        with contextlib.suppress(FileNotFoundError):  # another callback of the run may have moved it
             each.path.rename(target)
 
 
@@ -80,7 +80,7 @@ def _is_from_writer(path: Path, writer: str) -> bool:
     try:
         return bool(read_manifest(path)["writer"] == writer)
     except CheckpointError:
-        return False  # damaged: it is kept
+        return False  # damaged: do not remove it
 
 
 def _remove(path: Path) -> None:

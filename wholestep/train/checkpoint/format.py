@@ -32,9 +32,9 @@ MANIFEST = "manifest.json"
 WEIGHTS, TRAINING = "weights.safetensors", "training.safetensors"
 PLANS = "plans"
 WRITING, REMOVING = ".writing-", ".removing-"
-SUPERSEDED = "superseded"  # the folder of checkpoints of later steps than a newer run started with
-STEP = "session/step"  # the array that counts updates
-CALLBACKS = "callbacks/"  # prefix of their arrays
+SUPERSEDED = "superseded"  # folder for checkpoints of later steps than the step at which a newer run started
+STEP = "session/step"  # the array with the update count
+CALLBACKS = "callbacks/"  # prefix of the arrays of callbacks
 KEEPS_BEST = "keeps_best"  # in the configuration: {"monitor", "mode"} of a writer that keeps only the best epochs
 NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
 PLACES = "places"  # the entry of a shard file's metadata with the positions of its arrays
@@ -109,7 +109,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except CheckpointError:
         raise
     except FileNotFoundError:
-        raise CheckpointError(f"{folder} is no checkpoint: there is no {MANIFEST} in it.") from None
+        raise CheckpointError(f"{folder} is not a checkpoint: there is no {MANIFEST} in it.") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"the checkpoint {folder} is damaged: {MANIFEST} cannot be read ({error}).") from None
     if not intact:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SAMPLE = 256  # rows of a data set in its fingerprint
 
-# Why a difference in an entry may change bits.
+# For each entry of the identity, why a difference may change bits.
 REASONS = {
     "version": "another version may compute a step in another order",
     "code": "the generated code may add in another order",
@@ -44,7 +44,7 @@ def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
     return {
         "version": __version__,
         "code": code_version(session.target.family),
-        "machine": getattr(session._programs.where.device, "machine", ""),  # of a GPU: its kind and its compiler
+        "machine": getattr(session._programs.where.device, "machine", ""),  # for a GPU: its model and its compiler
         "target": session.target.name,
         "seed": session.seed,
         "plan": [plan_digest(p) for p in session.plans],
@@ -71,7 +71,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-_DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # by id: hashing a plan is slow
+_DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # digests by id of the plan, since hashing a plan is slow
 
 
 def plan_digest(plan: Plan) -> str:
@@ -116,7 +116,7 @@ def describe_data(loader: Any) -> dict[str, Any]:
 
 
 def describe_table(table: Table) -> dict[str, Any]:
-    """Rows, and a fingerprint of some of them."""
+    """The number of rows, and a fingerprint of some of them."""
     return {"rows": len(table), "sample": _sample_digest(table)}
 
 

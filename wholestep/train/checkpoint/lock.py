@@ -29,7 +29,7 @@ LOCK = ".lock"
 REFUSED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # another process holds the lock
 RESTART_SECONDS = 10.0  # how long a restarted job waits for the end of the process that it replaces
 POLL_SECONDS = 0.05
-READS = 5  # attempts to read the holder's name, which is written just after the lock was taken
+READS = 5  # attempts to read the holder's name, which is written just after the lock is acquired
 
 
 class Owner:
@@ -43,8 +43,8 @@ class _Lock:
     users: int = 1
 
 
-_locks: dict[Path, _Lock] = {}  # of this process
-_guard = RLock()  # reentrant: a finalizer may run in the thread that has it
+_locks: dict[Path, _Lock] = {}  # the locks that this process holds
+_guard = RLock()  # reentrant: a finalizer may run in the thread that holds it
 _warned: set[Path] = set()
 
 
@@ -52,7 +52,7 @@ class FolderLock:
     """A lock on a checkpoint folder until `release`; CheckpointError if another run holds it.
 
     Args:
-        folder: of the run; it exists.
+        folder: the folder of the run, which exists.
         owner: callbacks with the same owner share the lock.  It is released when the owner is collected, too.
     """
 
@@ -60,7 +60,7 @@ class FolderLock:
         self.folder, self._released = folder.resolve(), False
         with _guard:
             if (lock := _locks.get(self.folder)) is not None and lock.owner() is not owner:
-                gc.collect()  # the owner may be a loop that was left without callbacks.on_train_end()
+                gc.collect()  # the previous owner may be a loop that was left without callbacks.on_train_end()
             lock = _locks.get(self.folder)
             if lock is None:
                 lock = _locks[self.folder] = _Lock(_acquire(folder), weakref.ref(owner))
@@ -99,7 +99,7 @@ def brief_lock(folder: Path) -> Iterator[None]:
 
 
 def need_free(folder: Path) -> None:
-    """CheckpointError if another run has locked a folder, which need not exist."""
+    """Raise CheckpointError if another run has locked a folder, which need not exist."""
     if (folder / LOCK).is_file():
         owner = Owner()
         FolderLock(folder, owner).release()
@@ -135,7 +135,7 @@ def _acquire(folder: Path) -> int:
 def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:  # another user of a shared folder created the file: it can be locked without being written
+    except PermissionError:  # a file of another user in a shared folder can be locked without write permission
         return os.open(path, os.O_RDONLY)
 
 
@@ -143,7 +143,7 @@ def _unlock(folder: Path, lock: _Lock) -> None:
     with _guard:
         if _locks.get(folder) is lock:
             del _locks[folder]
-            with suppress(OSError):  # a child that was forked just now would keep a lock that is only closed
+            with suppress(OSError):  # a child that is being forked would keep the lock if the file were only closed
                 fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
             os.close(lock.descriptor)
 
@@ -168,7 +168,7 @@ def _write_holder(descriptor: int) -> None:
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command": " ".join(sys.argv)[:200],
     }
-    with suppress(OSError):  # a full disk: the lock works without a name
+    with suppress(OSError):  # on a full disk the lock works without a name
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
 

@@ -120,7 +120,7 @@ def _checked_weights(checkpoint: Path) -> Path:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """One checkpoint, with every file checked against its checksum."""
+    """Read one checkpoint; every file is compared with its checksum."""
     body = read_manifest(folder)
     files: dict[str, str] = body["files"]
     weights, training = (read_checked_arrays(folder, name, files[name]) for name in (WEIGHTS, TRAINING))

@@ -30,19 +30,19 @@ SHOWN = 6
 class Checkpoint:
     """The state of a run: all numbers, and the position in the data."""
 
-    arrays: Mapping[str, Array]  # as `session.state_dict` names them
+    arrays: Mapping[str, Array]  # under the names of `session.state_dict`
     position: Position
     identity: Mapping[str, Any]  # version, code, target, seed, plan, data
     history: TrainHistory = field(default_factory=TrainHistory)
-    data: Mapping[str, int] = field(default_factory=dict)  # of `DataLoader.state_dict`
+    data: Mapping[str, int] = field(default_factory=dict)  # the position from `DataLoader.state_dict`
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # the configuration of the run
-    logs: Mapping[str, Value] = field(default_factory=dict)  # of the last epoch
-    versions: Mapping[str, str] = field(default_factory=dict)  # with machine, command line, git revision
+    logs: Mapping[str, Value] = field(default_factory=dict)  # logs of the last epoch
+    versions: Mapping[str, str] = field(default_factory=dict)  # versions, machine, command line, git revision
     writer: str = ""
-    own: tuple[str, ...] = ()  # the arrays of the model: its weights
-    plans: tuple[Plan, ...] = ()  # of the run; empty for one from a file, whose folder has them
-    path: Path | None = None  # None: not from a file
+    own: tuple[str, ...] = ()  # names of the model's own arrays, its weights
+    plans: tuple[Plan, ...] = ()  # plans of the run; empty for a checkpoint from a file, whose folder has them
+    path: Path | None = None  # None: it was not read from a file
 
     def __repr__(self) -> str:
         size = sum(a.nbytes for a in self.arrays.values()) / 1e6
@@ -57,7 +57,7 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Updates done, over all epochs."""
+        """The number of updates, over all epochs."""
         return int(self.arrays[STEP])
 
     def restore(
@@ -109,7 +109,7 @@ class Checkpoint:
 
 
 def check_fits(arrays: Mapping[str, Array], session: Session, name: str) -> None:
-    """CheckpointError if names or shapes differ: another model, optimizer or metrics."""
+    """Raise CheckpointError if names or shapes differ: another model, optimizer or metrics."""
     states = session.lasting_states
     here = {n: tuple(int(e) for e in session.state.slot(n).type.shape) for n in states}
     there = {n: a.shape for n, a in arrays.items() if not n.startswith(SESSION)}

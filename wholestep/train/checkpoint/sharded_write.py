@@ -33,13 +33,13 @@ WRITTEN, FAILED = b"+", b"-"  # the first byte of what rank 0 broadcasts
 
 
 def meet(group: RankGroup, folder: Path, step: int) -> Path | None:
-    """A new folder that all workers can write to; None if they do not share a file system."""
+    """Agree on a new folder that all workers can write to; None if they do not share a file system."""
     name = new_name(step)
     if group.rank == 0:
         try:
             (folder / name).mkdir(parents=True)
         except OSError:
-            name = ""  # rank 0 will write alone, and report the error
+            name = ""  # rank 0 will write everything, and report the error
     name = group.broadcast(name.encode()).decode()
     place = folder / name
     replies = group.gather(b"%d" % (bool(name) and os.access(place, os.W_OK)))
@@ -80,7 +80,7 @@ class ShardedWrite:
 
     def _own(self, pieces: Mapping[str, StatePiece]) -> Mapping[str, StatePiece]:
         """The shards that this worker writes: those replicated along the data axis are written by its first worker."""
-        if self.group.grid.place(DATA, self.group.rank) == 0:
+        if self.group.grid.coordinate(DATA, self.group.rank) == 0:
             return pieces
         return {name: piece for name, piece in pieces.items() if not piece.is_part_of_a_layer}
 
@@ -103,7 +103,7 @@ class ShardedWrite:
         return {name: checksum for reply in replies for name, checksum in reply["files"].items()}
 
     def publish(self, files: Mapping[str, str]) -> Path:
-        """On rank 0: rename the folder to its final name."""
+        """Rename the folder to its final name; called on rank 0."""
         assert self.taken is not None, "rank 0 captured it"
         try:
             return publish(self.place, self.taken, files)

@@ -30,8 +30,9 @@ DTYPES = {
 def write_tensors(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str] | None = None) -> str:
     """Write arrays, and notes into the header, to a new file, wait for the disk, and return the file's SHA-256."""
     ready = {name: np.ascontiguousarray(a).reshape(np.shape(a)) for name, a in arrays.items()}
-    order = sorted(ready, key=lambda name: (-ready[name].itemsize, name))  # largest items first: every array is aligned
-    # As bytes by a view: Python's buffer protocol has no bfloat16.
+    # largest item size first, so that every array is aligned
+    order = sorted(ready, key=lambda name: (-ready[name].itemsize, name))
+    # Viewed as bytes, because Python's buffer protocol has no bfloat16.
     parts = [ready[name].reshape(-1).view(np.uint8).data if ready[name].size else b"" for name in order]
     return write_parts(path, [_header(ready, order, notes or {}), *parts])
 

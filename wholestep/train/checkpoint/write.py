@@ -76,7 +76,7 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
     """Write a checkpoint of a session into the folder of its run; the folder of the checkpoint.
 
     Args:
-        folder: of the run, e.g. "runs/digits"; the checkpoint becomes `runs/digits/step-00000120`.
+        folder: the folder of the run, e.g. "runs/digits"; the checkpoint becomes `runs/digits/step-00000120`.
         run: further parts of the checkpoint: `position, history, loader, callbacks, config, logs`.
 
     A folder that cannot be written, or a full disk, is a `CheckpointError`; earlier checkpoints are kept.  With several
@@ -162,7 +162,7 @@ def publish(temporary: Path, taken: Checkpoint, files: Mapping[str, str]) -> Pat
 
 
 def _free_name(folder: Path, step: int) -> Path:
-    """The name of a new checkpoint; a second one of a step gets a number, so that the first is never missing."""
+    """A free name for a checkpoint; a second one of the same step gets a number, and does not replace the first."""
     name, attempt = folder / f"step-{step:08d}", 0
     while (target := name.with_name(f"{name.name}.{attempt}") if attempt else name).exists():
         attempt += 1

@@ -28,7 +28,8 @@ def with_class_weight(described: DataSpec, weights: Any, loader: DataLoader) -> 
         return described
     loss = _loss(described)
     labels = loader.source.targets.get("labels") if isinstance(loader.source, Table) else None
-    if "pos_weight" in signature(loss.function).parameters:  # yes or no: what a yes counts against a no
+    # for a binary loss: the weight of the positive class relative to the negative one
+    if "pos_weight" in signature(loss.function).parameters:
         no, yes = _numbers(weights, 2, labels)
         if not no > 0.0:
             raise OptionError(f"class_weight={weights!r}: the weight of class 0 must be positive; received {no:g}.")

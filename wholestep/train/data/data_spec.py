@@ -83,7 +83,7 @@ class DataSpec:
         self.check_values(loader.source if whole else _as_table(self.batch))  # type: ignore[arg-type]
 
     def check_values(self, table: Table) -> None:
-        """InputError for values that are not finite, and for targets that the loss does not take."""
+        """Raise InputError for values that are not finite, and for targets that the loss does not take."""
         targets = self._losses()
         if not self.takes_nan:
             check_finite(Table(table.inputs, {} if self._is_function else table.targets))
@@ -111,7 +111,7 @@ class DataSpec:
             raise type(error)(f"validation: {error}") from None
 
     def check_classes(self, session: Session, table: Table) -> None:
-        """InputError for class indices outside the range of the scores, and for binary targets other than 0 and 1."""
+        """Raise InputError for class indices outside the range of the scores, and binary targets except 0 and 1."""
         outputs = {name: session.plan.buffers[id].type.shape for name, id in session.plan.outputs}
         for name, loss in self._losses().items():
             y, scores = table.targets.get(name), outputs.get("output" if name == "labels" else name)
@@ -129,7 +129,7 @@ class DataSpec:
 
     @property
     def by_output(self) -> bool:
-        """Is there a loss for each output?  Else a dict is the `to_config()` of one."""
+        """Is there a loss for each output?  Otherwise a dict is the `to_config()` of one loss."""
         targets = self.batch.targets if isinstance(self.batch.targets, Mapping) else {}
         return isinstance(self.loss, Mapping) and ("kind" not in self.loss or "kind" in targets)
 

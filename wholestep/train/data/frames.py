@@ -22,7 +22,7 @@ ANSWERS = ("binary_cross_entropy",)
 def encode_data(
     model: Module, data: Any, validation: Any, encoder: Encoder | None, loss: Any, shuffle: bool, seed: int
 ) -> tuple[Any, Any]:
-    """Training and validation data as arrays; data that is no frame is returned unchanged."""
+    """Training and validation data as arrays; data that is not a frame is returned unchanged."""
     takes_columns = encoder is not None or hasattr(model, "meet")
     framed = as_framed(data, dicts=takes_columns)
     if framed is None:
@@ -44,7 +44,7 @@ def encode_data(
                 f"{type(validation).__name__}."
             )
     if encoding_of(model) is None and takes_columns:
-        from wholestep.data.tables.encoder import Encoder  # most models take arrays
+        from wholestep.data.tables.encoder import Encoder  # imported here because most models take arrays
 
         keep_encoding(model, (encoder or Encoder()).fit(framed, aim_of(loss)))
     return table_for(model, framed), None if held is None else table_for(model, held)
@@ -59,7 +59,7 @@ def split_holdout(data: Any, validation: float | Holdout, seed: int, shuffle: bo
 
 
 def aim_of(loss: Any) -> str:
-    """The kind of target that a loss takes: "classes", "answers" (yes or no) or "numbers"."""
+    """The kind of target that a loss takes: "classes", "answers" (binary targets) or "numbers"."""
     if isinstance(loss, Mapping) and "kind" not in loss:
         return "numbers"
     function = losses.get(loss)

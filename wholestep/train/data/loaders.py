@@ -1,4 +1,4 @@
-"""From user data to a training loader, a validation table, and a first batch."""
+"""Converts user data to a training loader, a validation table, and a first batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def prepare_data(
     elif validation is not None:
         held = _validation_table(validation)
     if isinstance(data, DataLoader):
-        return copy(data), held  # a run has a position of its own
+        return copy(data), held  # a copy, so that the run has its own position
     return DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed), held
 
 
@@ -62,7 +62,7 @@ def _validation_table(data: object) -> Table:
 
 
 def table_of(data: object) -> Table:
-    """Data for evaluation as one table in memory; a data set or an iterable is read once."""
+    """The data for an evaluation as one table in memory; a data set or an iterable is read once."""
     loader = copy(data) if isinstance(data, DataLoader) else DataLoader(data, shuffle=False)
     if (table := loader.every_row()) is not None:
         return table
@@ -74,7 +74,7 @@ def table_of(data: object) -> Table:
 
 
 def concat_tables(parts: list[Table]) -> Table:
-    """One table with the rows of several."""
+    """Concatenate the rows of several tables."""
     weights = [p.weights for p in parts if p.weights is not None]
     return Table(
         _columns([p.inputs for p in parts]),
@@ -110,7 +110,7 @@ def batch_capacity(loader: DataLoader, first: int, *, exact: bool) -> int:
 
 
 def with_room(metrics: Any, rows: int) -> Any:
-    """Metrics with buffers for so many rows, unless they have a capacity."""
+    """The metrics with buffers for this number of rows, unless they have a capacity."""
     if not metrics:
         return ()
     measures = as_measures(metrics)
@@ -124,6 +124,6 @@ def _about(measure: Measure, metric: Metric) -> Any:
 
 
 def rows_to_measure(loader: DataLoader, held: Table | None) -> int:
-    """The rows of the larger data set; 0 if it is not known."""
+    """The number of rows of the larger data set; 0 if it is not known."""
     rows = 0 if isinstance(loader.source, Stream) else len(loader.source)
     return max(rows, 0 if held is None else len(held))

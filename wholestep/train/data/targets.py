@@ -53,7 +53,7 @@ def _are_classes(loss: Loss, y: Array) -> None:
 def _sum_to_one(loss: Loss, y: Array) -> None:
     """Float targets are probabilities: each row sums to 1."""
     axis = loss.options.get("axis", -1 if y.ndim == 2 or loss.kind == "kl_div" else None)
-    if letter_of(y.dtype) != "f" or y.ndim < 2 or axis is None:  # without an axis the loss itself will ask for it
+    if letter_of(y.dtype) != "f" or y.ndim < 2 or axis is None:  # without an axis the loss itself raises the error
         return
     sums = y.sum(axis)
     wrong = ~np.isclose(sums, 1.0, atol=1e-3) | (y.min(axis) < 0)
@@ -108,7 +108,7 @@ TARGETS: dict[str, tuple[Check, ...]] = {
     "bce_of_probabilities": (_are_numbers, _are_answers),
     "contrastive": (_are_numbers, _are_answers),
 }
-BINARY: dict[str, Check] = {  # for losses of classes or binary targets, if each score has a target of its own
+BINARY: dict[str, Check] = {  # for losses of classes or binary targets, if each score has its own target
     "focal": _are_answers,
     "dice": _are_answers,
     "tversky": _are_answers,

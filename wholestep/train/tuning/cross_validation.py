@@ -26,7 +26,7 @@ class CrossValidation:
     histories: tuple[TrainHistory, ...]
 
     def __getitem__(self, name: str) -> list[float]:
-        """A number of the last epoch of each fold."""
+        """The value of a number in the last epoch of each fold."""
         last_epochs = [history.last for history in self.histories]
         if name not in last_epochs[0]:
             raise UnknownNameError(
@@ -39,7 +39,7 @@ class CrossValidation:
         return float(np.mean(self[name]))
 
     def std(self, name: str = "val_loss") -> float:
-        """The spread of a number over the folds: the standard deviation of a sample."""
+        """The sample standard deviation of a number over the folds."""
         return float(np.std(self[name], ddof=1))
 
     def __len__(self) -> int:
@@ -85,9 +85,9 @@ def cross_validate(
     groups: Any = None,
     **settings: Any,
 ) -> CrossValidation:
-    """Train a copy of a model on all parts of the data but one, for each of `folds` parts, and measure it on that one.
+    """Train a copy of a model for each of `folds` parts on all other parts, and evaluate it on that part.
 
-    Every copy begins with the numbers that the model has now; the model itself is not trained.  `stratify` and `groups`
+    Every copy starts with the current weights of the model; the model itself is not trained.  `stratify` and `groups`
     are those of `ws.data.folds`; `shuffle=False` validates each part by the rows before it.
 
     Args: those of `ws.Experiment`.

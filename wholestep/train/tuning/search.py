@@ -1,4 +1,4 @@
-"""`ws.find_batch_size`, by plans, and `ws.find_lr`, by a short run."""
+"""`ws.find_batch_size`, computed from plans, and `ws.find_lr`, measured in a short run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from wholestep.train.data.data_spec import DataSpec
 from wholestep.train.data.loaders import prepare_data, sample_of
 from wholestep.train.experiment import Experiment
 
-NEAR = 4  # neighbours on either side that the smoothed loss averages
-WORSE = 4.0  # the search ends at this multiple of the lowest loss
-LEAST = 3 * NEAR  # steps of a search
+NEAR = 4  # number of neighbours on either side over which losses are smoothed
+WORSE = 4.0  # the search ends when the loss exceeds this multiple of the lowest loss
+LEAST = 3 * NEAR  # the least number of steps of a search
 
 
 def find_batch_size(
@@ -35,12 +35,12 @@ def find_batch_size(
 ) -> int:
     """The largest batch size whose training step fits into `memory`, solved from plans: nothing is compiled or run.
 
-    A session built with it maps at most so many bytes: `ws.estimate(model, batch_size=found, ...).peak_bytes`.  The
+    A session built with it maps at most this many bytes: `ws.estimate(model, batch_size=found, ...).peak_bytes`.  The
     data itself, and what `predict` and validation plan beside the step, come on top.
 
     Args:
         model: a model, a graph or a step.
-        data: what `ws.fit` would be given; else say inputs= and targets=, as to `ws.build_session`.
+        data: data as for `ws.fit`; or give inputs= and targets=, as for `ws.build_session`.
         memory: bytes, as a number or a text: "2GB", "512MiB"; None is what the device has free now.
         most: the largest answer; by default the rows of the data.
         arguments: those of `ws.build_session`: loss, optimizer (with data AdamW, as in `ws.fit`), metrics, accumulate
@@ -83,15 +83,16 @@ def _describe_data(model: Any, data: object, arguments: dict[str, Any]) -> tuple
 def find_lr(
     model: Module, data: object, *, loss: Any, start: float = 1e-6, end: float = 10.0, steps: int = 100, **settings: Any
 ) -> RateSearch:
-    """A short run whose learning rate grows from step to step: where its loss falls fastest is a good rate.
+    """Find a good learning rate with a short run in which it grows from step to step: the one at which the loss falls
+    fastest.
 
     The model is left as it is: the run trains a copy of it (Smith, arXiv:1506.01186).
 
     Args:
-        model, data, loss: as of `ws.fit`.
+        model, data, loss: as for `ws.fit`.
         start, end: the first and the last rate; it ends before, where the loss is four times its lowest.
-        steps: how many rates are tried.
-        settings: what else `ws.fit` will be told: optimizer, batch_size, accumulate, clip_norm, precision, device.
+        steps: the number of rates that are tried.
+        settings: other arguments of `ws.fit`: optimizer, batch_size, accumulate, clip_norm, precision, device.
             Groups with an lr of their own keep its ratio to that of the optimizer.
 
     Example::
@@ -116,7 +117,7 @@ def find_lr(
         RATE if name == OWN else name: Exponential(start * (rate / rates[OWN] if rates[OWN] else 1.0), gamma)
         for name, rate in rates.items()
     }
-    watch = Rising(steps)  # it ends the run: every epoch has at least one step
+    watch = Rising(steps)  # it ends the run; every epoch has at least one step
     replace(experiment, schedule=schedule, epochs=steps, callbacks=[watch], validation=None, metrics=()).fit()
     return RateSearch(tuple(start * gamma**n for n in range(len(watch.losses))), tuple(watch.losses))
 
@@ -157,9 +158,9 @@ class RateSearch:
 
     @property
     def suggestion(self) -> float:
-        """The rate at which the smoothed loss falls fastest, by the logarithm of the rate, on its way to its lowest.
+        """The rate at which the smoothed loss falls fastest, per logarithm of the rate, before its minimum.
 
-        An error says so where it never falls.
+        Raises an error if it never falls.
         """
         losses = np.array(self.smoothed)
         slopes = np.gradient(losses)[: int(losses.argmin())] if len(losses) > 1 else losses[:0]
@@ -183,7 +184,7 @@ class RateSearch:
     __repr__ = __str__
 
     def plot(self, file: object = None) -> str:
-        """Loss by rate, drawn into `file` by matplotlib or, without a file, as text."""
+        """The loss over the learning rate, drawn into `file` by matplotlib or, without a file, returned as text."""
         points = list(zip(self.lrs, self.smoothed, strict=True))
         if file is not None:
             return plot_to_file("lr", points, file, f"suggestion: {self.suggestion:.3g}", log=True)

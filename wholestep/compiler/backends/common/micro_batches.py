@@ -32,14 +32,16 @@ class LaunchedMicroBatches(CombinedProgram):
         super().__init__(plan, programs, programs[-1])
         self._state, self._shape = state, shape
         grid = None if group is None else group.grid
-        self._rank, self._ranks = (0, 1) if grid is None or group is None else (grid.place(DATA, group.rank), grid.data)
+        self._rank, self._ranks = (
+            (0, 1) if grid is None or group is None else (grid.coordinate(DATA, group.rank), grid.data)
+        )
         self.pace, self._needs_rows = None if group is None else SliceLength(group), needs_rows
         self.synchronous = all(p.synchronous for p in programs)
         self._cut = {name for name, id in plan.inputs if shape.is_cut(plan.buffers[id].type.shape)}
         self._staging = staging_arrays(plan)
         self.own_bytes = sum(array.nbytes for array in self._staging.values())
         for program in programs:
-            program.count_steps(False)  # only all of them together are a step
+            program.count_steps(False)  # only all programs together count as a step
         self.count_steps(True)
 
     def launch(self, sizes: Mapping[str, int]) -> Launch:

@@ -68,7 +68,7 @@ class ProgramBase:
 
 
 class CombinedProgram(ProgramBase):
-    """Several programs as one, whose outputs are those of one of them: phases of a step, or simulated ranks."""
+    """Several programs combined into one, with the outputs of one of them: phases of a step, or simulated ranks."""
 
     own_bytes = 0  # mapped in addition to the memory of the programs
 
@@ -80,7 +80,7 @@ class CombinedProgram(ProgramBase):
 
     @property
     def source(self) -> str:
-        """The sources that run, each once."""
+        """The distinct sources of all programs, one after another."""
         return "\n".join(dict.fromkeys(program.source for program in self.programs))
 
     @property

@@ -33,14 +33,14 @@ def axes_of(plan: Plan) -> frozenset[str]:
 
 
 def native_group_address(group: RankGroup, plan: Plan) -> int:
-    """The native group of a plan; without data ranks if it has all rows and collectives only along the model axis."""
+    """The native group of a plan; the group without data ranks if its only collectives are along the model axis."""
     if group.grid.model == 1 or plan.divided or DATA in axes_of(plan):
         return group.address
     return group.whole_address
 
 
 def global_plan(plan: Plan) -> Plan:
-    """The plan as callers see it, who pass the rows of all ranks."""
+    """The plan as its callers see it: they pass the rows of all ranks."""
     sizes = {**plan.sizes, plan.divided: plan.whole}
     return replace(plan, capacity=tuple(sizes.values()))
 
@@ -54,7 +54,7 @@ def local_sizes(divided: str, sizes: Mapping[str, int], rank: int, ranks: int) -
 
 def mesh_coordinates(group: RankGroup) -> dict[str, int]:
     """The coordinates of a rank along each mesh axis, by the symbols that plans use for them."""
-    return {s: group.grid.place(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
+    return {s: group.grid.coordinate(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
 
 
 def lockstep_group(group: RankGroup | None, plan: Plan) -> RankGroup | None:
@@ -129,7 +129,7 @@ class SliceLength:
 
     def __init__(self, group: RankGroup | None) -> None:
         self._group, self._next = group, 1
-        self.alone = group is None  # then the time of a slice is not needed
+        self.alone = group is None  # a single program ends its slices by the clock
         self.seconds = SLICE_SECONDS if group is None else NEVER
 
     def steps(self, left: int) -> int:
@@ -140,7 +140,7 @@ class SliceLength:
         return min(left, int(struct.unpack("<q", message)[0]))
 
     def measure(self, run: Callable[[], int]) -> int:
-        """Run a slice, and choose the length of the next one by the time that it takes."""
+        """Run a slice, and adapt the length of the next one to the time that this one took."""
         began = time.perf_counter()
         try:
             steps = run()

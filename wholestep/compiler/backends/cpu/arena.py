@@ -28,7 +28,7 @@ class ArenaSlot:
     first: int  # region
     last: int
     bytes: int
-    owners: frozenset[Owners]  # in the last region
+    owners: frozenset[Owners]  # partitionings of the slot's bytes in the last region
 
 
 @dataclass
@@ -75,7 +75,7 @@ def extend_over_loops(span: dict[int, tuple[int, int]], kernels: Sequence[Kernel
 
 
 def byte_owners(buffer: Buffer, traversal: Traversal) -> Owners:
-    """How the bytes of a buffer are divided among the threads, as a comparable value."""
+    """The partitioning of a buffer's bytes among the threads, as a comparable value."""
     kind, extent = traversal
     size = buffer.type.dtype.size
     if kind != "granules of":

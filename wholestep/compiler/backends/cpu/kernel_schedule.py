@@ -33,9 +33,9 @@ class Queries:
 class PaddedImage:
     """An image as a kernel reads or accumulates it: zero-padded in the workspace, or in place."""
 
-    low: tuple[int, ...]  # rows above it and columns before it
+    low: tuple[int, ...]  # padding: rows above the image and columns before it
     row: int  # elements from one row to the next
-    elements: int  # of the padded image, with the slack that full vectors read after it
+    elements: int  # elements of the padded image, with the slack that full vectors read after it
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Tiles:
     work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace: name, buffer
     frame: PaddedImage | None = None
     down: tuple[Taps, ...] = ()  # phases of a gradient in the image, along its rows
-    across: tuple[Taps, ...] = ()  # and along its columns
-    runs: Runs | None = None  # of a row of a window, in a weight's gradient
+    across: tuple[Taps, ...] = ()  # phases of a gradient in the image, along its columns
+    runs: Runs | None = None  # contiguous runs of a window's row, in a weight's gradient
     in_place: bool = False  # weight's gradient: all images are read in place, for a few outputs at a time
     images: int = 0  # images computed together by implicit GEMM (implicit_gemm.py); 0: one after the other
 
@@ -84,7 +84,7 @@ class CpuSchedule(Schedule):
     granule: int = 1  # steps of that axis; no thread owns a part of one
     region: int = 0
     inner: Inner | None = None
-    prefetch: bool = False  # software prefetch of what it accesses next
+    prefetch: bool = False  # does the kernel prefetch its next operands in software?
 
     @property
     def text(self) -> str:

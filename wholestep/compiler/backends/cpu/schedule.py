@@ -30,7 +30,7 @@ def schedule(draft: Draft, settings: Settings) -> Plan:
     draft = choose_layouts(draft, settings.long_row)  # panels for states and for what contractions read by columns
     draft = store_transposes(draft)  # a state that is read by rows gets a transposed copy
     draft, work_bytes = tile_kernels(draft, settings)  # block sizes and workspace of every kernel
-    # Which thread computes what, and where barriers are needed; the kernels are then ordered by region.
+    # Partition the kernels among the threads and decide where barriers are; the kernels are then ordered by region.
     kernels, loops = partition_with_loops(count_work(draft), draft.loops, draft.buffers, sizes, settings)
     buffers, arena_bytes = place(draft.buffers, kernels, settings.overwrite)  # offsets in the arena
     buffers, copy_bytes = place_copies(buffers)

@@ -19,7 +19,7 @@ COMPUTED = ("float32", "float64", "int32", "int64", "uint8", "bool")  # each acc
 PORTABLE = Target(
     "cpu/portable",
     dtypes=MappingProxyType({name: name for name in COMPUTED}),
-    # They have a C expression of their own in render/language.py, or a native routine.
+    # Composites with a C expression of their own in render/language.py, or with a native routine.
     composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
     costs=read_costs(Path(__file__).parent / "costs.json"),
     stored=frozenset({"bfloat16", "float16"}),

@@ -1,1 +1,1 @@
-"""What any block-and-thread machine needs: grids, fusion, tiled GEMM, persistent kernels, rendered source."""
+"""Shared parts of GPU backends: grids, fusion, tiled GEMM, persistent kernels and rendered source."""

@@ -26,7 +26,7 @@ def hoist_off_critical_path(draft: Draft) -> Draft:
     reads = [{load.buffer for load, _ in k.body.reads()} for k in draft.kernels]
     writes = [{load.buffer for load in k.body.stores()} for k in draft.kernels]
     aside = _off_critical_path(draft, reads, writes)
-    position: list[int] = []  # per kernel: after which of the other kernels it runs
+    position: list[int] = []  # for each kernel, the number of the other kernel that it runs after
     for i, predecessors in enumerate(_dependencies(reads, writes)):
         position.append(max((position[j] for j in predecessors), default=0) if aside[i] else i)
         if aside[i] and isinstance(draft.kernels[i].body, Dot) and has_many_tiles(draft, writes[i]):
@@ -79,7 +79,7 @@ def _off_critical_path(draft: Draft, reads: Sequence[set[int]], writes: Sequence
     return aside
 
 
-ALIGNMENT = 256  # bytes, of every buffer: libraries require it for their workspace
+ALIGNMENT = 256  # bytes; alignment of every buffer, which libraries require for their workspace
 
 
 @dataclass
@@ -93,7 +93,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class Arena:
-    """Offsets of everything that lives within one step."""
+    """Offsets of all memory that is live within one step only."""
 
     buffers: tuple[Buffer, ...]
     workspaces: Mapping[int, int]  # kernel that calls a library -> offset of its workspace
@@ -142,7 +142,7 @@ def arena_end(plan: Plan) -> int:
 
 
 def exceeds_scratch(draft: Draft) -> bool:
-    """Would kernels reuse the same scratch bytes or counters, because they exceed the budget together?"""
+    """Do the kernels exceed the scratch budget together, so that they must reuse the same bytes or counters?"""
     schedules = [schedule_of(k) for k in draft.kernels if schedule_of(k).scratch]
     too_many_bytes = sum(s.scratch for s in schedules) > costs_of(draft).memory.scratch
     return too_many_bytes or sum(s.counters for s in schedules) > COUNTERS

@@ -28,7 +28,7 @@ class _Cut:
     values: int
     gradient: int
     rows: Extent
-    part: Extent  # rows of one chunk
+    part: Extent  # number of rows of one chunk
     parts: int
     axes: dict[int, int]  # kernel -> the axis that is chunked, in execution order
     summed: frozenset[int]  # kernels that reduce over the chunked axis

@@ -16,13 +16,13 @@ from wholestep.records import dataclass
 class GridCosts:
     """Sizes of grids, in blocks."""
 
-    most_blocks: int = 4096  # of a grid-stride loop: 31 per multiprocessor, more than can be resident
-    most_vector_blocks: int = 1 << 20  # of kernels with vectorised accesses: enough that none needs a second pass (029)
+    most_blocks: int = 4096  # grid of a grid-stride loop: 31 blocks per multiprocessor, more than can be resident
+    most_vector_blocks: int = 1 << 20  # largest grid of a vectorised kernel: enough that none needs a second pass (029)
 
 
 @dataclass(frozen=True)
 class ReductionCosts:
-    """Reductions over rows and columns."""
+    """Thresholds of reductions over rows and columns."""
 
     warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
@@ -33,7 +33,7 @@ class ReductionCosts:
     pixel_rows: int = (
         16  # rows per sample (pixels of an image) from which on a warp covers several rows at a time (026)
     )
-    register_words: int = 32  # of the 255 registers of a thread, for one value of its row
+    register_words: int = 32  # registers (of a thread's 255) for one value of its row
     unrolled_vectors: int = 8  # vectors per thread up to which the row loop is unrolled
     prefetched_row: int = 32 << 10  # bytes of the shortest row that is prefetched into shared memory (029)
     prefetch_reserve: int = 4 << 10  # bytes of shared memory left for reductions and the driver
@@ -50,7 +50,7 @@ class ReductionCosts:
 
 @dataclass(frozen=True)
 class GemmCosts:
-    """Matrix products.  A tile is (rows, columns, thread groups that split k)."""
+    """Thresholds of matrix products.  A tile is (rows, columns, thread groups that split k)."""
 
     full_gpu_blocks: int = 128  # blocks that fill a GPU: with fewer tiles a product splits k; *bits*
     tiny_blocks: int = 1056  # blocks up to which the smallest tile is used: eight per multiprocessor
@@ -82,9 +82,9 @@ class GemmCosts:
 
 @dataclass(frozen=True)
 class ScatterCosts:
-    """Scatters, such as the gradient of an embedding."""
+    """Thresholds of scatters, such as the gradient of an embedding."""
 
-    shared_bytes: int = 40 << 10  # of shared memory per block for rows: below the 48 KB that need no opt-in
+    shared_bytes: int = 40 << 10  # bytes of shared memory per block for rows: below the 48 KB that need no opt-in
     sorted_work: int = 1 << 24  # table rows times indices from which on the indices are sorted first (029)
     most_sorted: int = 1 << 15  # indices: the sort compares every pair
     pieces_per_thread: int = 4  # 16-byte pieces of a row per thread after sorting
@@ -94,7 +94,7 @@ class ScatterCosts:
 class ConvolutionCosts:
     """Direct convolutions with few channels (026), and the estimate that chooses their tile."""
 
-    shared_bytes: int = 44 << 10  # per block: the limit without opt-in (48 KB), less what else a kernel stores there
+    shared_bytes: int = 44 << 10  # bytes per block: the limit without opt-in (48 KB) minus a kernel's other data
     shared_per_multiprocessor: int = 200 << 10  # bytes that resident blocks share
     threads_per_multiprocessor: int = 2048
     round_cycles: int = 1500  # latency of one round of resident blocks, in cycles
@@ -118,34 +118,34 @@ class AttentionCosts:
 
 @dataclass(frozen=True)
 class FusionCosts:
-    """Kernels that share a launch (027): the boundary between two kernels takes 0.8 us, the first loads 0.6."""
+    """Kernels that share a launch (027): a boundary between launches takes 0.8 us, a kernel's first loads 0.6 us."""
 
     launch_blocks: int = 2112  # blocks of one launch: sixteen per multiprocessor
     medium_blocks: int = 264  # blocks of a medium GEMM that may share a launch: two per multiprocessor
-    arena_bytes: int = 16 << 20  # bytes of arena, and
-    arena_share: float = 0.1  # share of the arena, that scheduling later may cost
-    resident_blocks: int = 2  # per multiprocessor that registers are limited for: three and four spill (rejected.md)
-    most_flops: int = 50_000_000  # of a kernel that shares a launch: a larger one gains nothing, and needs registers
+    arena_bytes: int = 16 << 20  # bytes of arena that later scheduling may cost
+    arena_share: float = 0.1  # share of the arena that later scheduling may cost
+    resident_blocks: int = 2  # blocks per multiprocessor that registers are limited for: three spill (rejected.md)
+    most_flops: int = 50_000_000  # FLOPs of a kernel that shares a launch: larger ones gain nothing and need registers
     most_bytes: int = 8 << 20  # memory traffic of a kernel that shares a launch
     rows: int = 264  # rows of a chain, and so blocks: two per multiprocessor
     row_weights: int = 64 << 10  # bytes of a product's second operand, which every block of a chain reads (rejected.md)
     row_elements: int = 16 << 10  # elements per row of a nest in a chain
-    row_depth: int = 1024  # k of a product in a chain,
-    row_chunks: int = 8  # and its chunks
+    row_depth: int = 1024  # largest k of a product in a chain
+    row_chunks: int = 8  # most chunks of k of a product in a chain
 
 
 @dataclass(frozen=True)
 class PersistentCosts:
-    """Kernels that stay on the multiprocessors: training steps of small MLPs (032) and scans (048)."""
+    """Persistent kernels: training steps of small MLPs (032) and scans (048)."""
 
     state_values: int = 4  # state values per resident weight, the weight included: a thread's registers
-    other_input_bytes: int = 64  # per row of the inputs besides the first, which one thread copies
-    step_record_bytes: int = 8 << 10  # of shared memory for step records
+    other_input_bytes: int = 64  # bytes per row of the inputs other than the first, which one thread copies
+    step_record_bytes: int = 8 << 10  # bytes of shared memory for step records
     explained_launches: int = 8  # launches of a step up to which the report explains how epochs run
-    scan_rows: tuple[int, ...] = (8, 16, 32, 64)  # batch rows that a block of a scan may own
-    scan_units: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # hidden units that it may own
+    scan_rows: tuple[int, ...] = (8, 16, 32, 64)  # possible numbers of batch rows per block of a scan
+    scan_units: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # possible numbers of hidden units per block of a scan
     scan_work: int = 1 << 19  # multiplications per block and step; with more, tiled launches are faster
-    scan_accumulators: int = 64  # per thread, in registers
+    scan_accumulators: int = 64  # accumulators per thread, in registers
     scan_load: int = 16  # cost of loading a value from another block, in multiplications
 
 
@@ -176,7 +176,7 @@ class LibraryCosts:
 
 @dataclass(frozen=True)
 class RunCosts:
-    """How a program runs: epochs, graphs and the staging of inputs.  None of it is part of a plan."""
+    """Run-time parameters of programs: epochs, graphs and the staging of inputs.  None of them is part of a plan."""
 
     resident_share: float = 0.5  # share of the free memory that a resident data set may use (023)
     stream_chunk: int = 128 << 20  # approximate bytes of rows per copy of a data set that is streamed
@@ -196,7 +196,7 @@ class RunCosts:
 
 @dataclass(frozen=True)
 class GpuCosts:
-    """All of them, for one target."""
+    """All costs and thresholds of one target."""
 
     grids: GridCosts = GridCosts()
     reductions: ReductionCosts = ReductionCosts()

@@ -11,8 +11,8 @@ from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan, Schedule
 
 WARP = 32  # threads of a warp: reductions by shuffles in native/device.h, and all other headers, assume it
-# Threads per block that native/product.h, middle.h, loops.h and staying.h assume; only long rows, direct convolutions
-# and attention have others.
+# Threads per block that native/product.h, gemm_medium.h, persistent_scan.h and persistent_step.h assume; only long
+# rows, direct convolutions and attention use other numbers.
 THREADS = 256
 COUNTERS = 1 << 16  # arrival counters of blocks that share a sum; a program allocates them, all zero between kernels
 
@@ -50,7 +50,7 @@ class GpuSchedule(Schedule):
     tag: ClassVar[str] = "gpu"
     heading: ClassVar[str] = f"launch {'form':<10}{'grid':>9} {'threads':>7}"
     form: str = Form.ELEMENTS
-    threads: int = THREADS  # per block
+    threads: int = THREADS  # threads per block
     blocks: int = 1
     width: int = 1  # threads that share a row
     vector: int = 1  # adjacent elements per thread
@@ -58,15 +58,15 @@ class GpuSchedule(Schedule):
     chunks: int = 1  # number of chunks at capacity
     # GEMM: rows and columns per block, and thread groups that split k; convolution: see `grids/convolution.py`
     tile: tuple[int, ...] = ()
-    scratch: int = 0  # bytes for partial sums, after the arena's buffers,
-    scratch_at: int = 0  # at this offset
-    counters_at: int = 0  # first arrival counter of its tiles
+    scratch: int = 0  # bytes for partial sums, placed after the arena's buffers
+    scratch_at: int = 0  # offset of the scratch bytes
+    counters_at: int = 0  # number of the first arrival counter of the kernel's tiles
     launch: int = 0  # index of its launch within a step; horizontally fused kernels have the same
     chained: int = 0  # from 1 on: position in a chain of vertically fused kernels, one block per row
     # Persistent scan: batch rows and hidden units per block, then the number of blocks along each
     owns: tuple[int, ...] = ()
-    workspace: int = 0  # upper bound of a library's workspace in bytes,
-    workspace_at: int = 0  # at this offset in the arena
+    workspace: int = 0  # upper bound of a library's workspace in bytes
+    workspace_at: int = 0  # offset of this workspace in the arena
     ahead: int = 0  # bytes of shared memory into which a block prefetches its next row
 
     @property
@@ -76,7 +76,7 @@ class GpuSchedule(Schedule):
 
     @property
     def sum_counters(self) -> int:
-        """One per tile of a split sum, and one per group of `JOINED` parts that are added first."""
+        """Arrival counters of split sums: one per tile, and one per group of `JOINED` parts that are added first."""
         if self.chunks <= 1:
             return 0
         return self.blocks * (1 + -(-self.chunks // JOINED)) if self.form == Form.GRADIENT else self.blocks
@@ -113,7 +113,7 @@ def sizes_in(plan: Draft, kernel: Kernel) -> Mapping[str, int]:
 
 
 def blocks_of(count: int, per_block: int, most: int) -> int:
-    """Blocks for `count` items, at least one and at most `most`."""
+    """The number of blocks for `count` items, at least one and at most `most`."""
     return max(1, min(most, -(-count // per_block)))
 
 

@@ -30,7 +30,7 @@ class GraphNodes(Protocol):
         """Adds a kernel after other nodes; with `together`, all of its blocks must be resident at once."""
 
     def capture(self, record: Callable[[int], None], after: Sequence[int]) -> int:
-        """Adds what a function enqueues into a stream, such as a library's kernels."""
+        """Adds the work that a function enqueues into a stream, such as a library's kernels."""
 
 
 class Order:
@@ -41,7 +41,7 @@ class Order:
 
     def __init__(self, nodes: GraphNodes, plan: Plan, in_line: bool = False) -> None:
         self._nodes, self._overlapping, self._in_line = nodes, overlaps_of(plan), in_line
-        self.current: Sequence[Kernel] = ()  # kernels of the plan that are being added
+        self.current: Sequence[Kernel] = ()  # the plan's kernels that are currently added
         self._written: dict[Resource, int] = {}
         self._read: dict[Resource, list[int]] = {}
         self._before: list[int] = []  # per node: bit set of all its ancestors
@@ -62,7 +62,7 @@ class Order:
         self._finish(node, after, reads, writes)
 
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
-        """Adds what a library enqueues into a stream."""
+        """Adds the work that a library enqueues into a stream."""
         after = self._after(reads, writes)
         self._finish(self._nodes.capture(record, after), after, reads, writes)
 
@@ -97,7 +97,7 @@ class Order:
 
 
 def with_double_buffers(resources: set[Resource], elsewhere: frozenset[int]) -> set[Resource]:
-    """The resources, with distinct names for buffers that are double-buffered elsewhere."""
+    """The resources, with distinct names for the second buffer of double-buffered inputs."""
     return {f"second {r}" if r in elsewhere else r for r in resources} if elsewhere else resources
 
 

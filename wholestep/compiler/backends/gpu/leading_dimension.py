@@ -22,7 +22,7 @@ NEEDED = 16  # bytes: row alignment that the library's fast kernels require
 
 
 def pad_leading_dimensions(draft: Draft) -> Draft:
-    """Pads such rows, if every kernel that accesses the buffer addresses it by rows."""
+    """Pads the rows of library operands, if every kernel that accesses the buffer addresses it by rows."""
     pitches = _pitches(draft)
     if not pitches:
         return draft

@@ -50,7 +50,7 @@ def _check(plan: Plan) -> None:
 
 
 def _part_of(buffer: Buffer) -> tuple[int, ...]:
-    """Shape of a rank's part of a state: rows, however it was declared."""
+    """Shape of a rank's part of a state: some of its rows, even if the state was declared by columns."""
     full_shape = tuple(evaluate(e, {}) for e in buffer.whole)
     return StatePartition(full_shape, False, buffer.parts, buffer.split).shape
 

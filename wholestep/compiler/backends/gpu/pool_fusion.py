@@ -57,5 +57,5 @@ def _fits(node: Node, spread: Node, target: GpuTarget) -> bool:
 
 
 def _static_or_zero(extent: object) -> int:
-    """The extent, or 0 for the batch."""
+    """The extent as an integer; 0 for the batch, which is symbolic."""
     return extent if isinstance(extent, int) else 0

@@ -13,7 +13,7 @@ from wholestep.compiler.plan.model.kernel import Buffer, Layout, Plan, Space
 from wholestep.compiler.plan.model.layout import layout_bytes
 from wholestep.compiler.runtime.arrays import AnyArray
 
-ALIGNMENT = 256  # bytes, of states, inputs and outputs
+ALIGNMENT = 256  # bytes; alignment of states, inputs and outputs
 DIMS = 16  # symbolic dimensions of `ws_step` in native/device.h
 HEAD = 4 + DIMS  # 8-byte words before the scalar slots
 SMALL = 16 << 10  # bytes of an output that every launch copies to the host
@@ -50,8 +50,8 @@ def is_small(buffer: Buffer) -> bool:
 class OwnLayout:
     """Offsets in one allocation: a record, inputs, small outputs, large outputs, constants, half-precision copies."""
 
-    offsets: Mapping[int, int]  # by buffer
-    given_end: int  # end of what a launch copies to the GPU
+    offsets: Mapping[int, int]  # buffer -> offset in the allocation
+    given_end: int  # end of the bytes that a launch copies to the GPU
     small: tuple[Buffer, ...]
     small_bytes: int  # bytes after `given_end` that every launch copies to the host
     outputs_end: int

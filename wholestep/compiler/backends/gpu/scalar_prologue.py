@@ -89,7 +89,7 @@ class PrologueOp:
 
     @property
     def function(self) -> Function:
-        """Its function on plain floats."""
+        """The instruction's function on plain floats."""
         cast = CASTS.get(self.dtype) if self.op == "cast" and self.dtype is not None else None
         return cast or FUNCTIONS[self.op]
 
@@ -188,7 +188,7 @@ def _several(value: PrologueOp, args: Sequence[float | AnyArray], count: int) ->
     return results.astype(np.float32).astype(np.float64) if value.single else results
 
 
-# Correctly rounded in both Python and NumPy.
+# These ops are correctly rounded in both Python and NumPy.
 EXACT: Mapping[str, Callable[..., AnyArray]] = {
     "add": np.add,
     "sub": np.subtract,

@@ -25,13 +25,13 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     """The plan of a draft.
 
     Args:
-        frugal: is memory so scarce that fewer launches may cost hardly any?
+        frugal: is memory so scarce that saving launches must not cost much of it?
         halvings: how often the chunks of the loss are halved to save memory.
     """
     draft = accumulate_scatters_in_place(draft)  # gradient rows of a tied embedding are added to a product's result
     draft = chunk_loss_head(draft, halvings)  # logits exist for one slice of the rows at a time
     draft = pad_leading_dimensions(draft)  # rows of a library's operands are aligned to 16 bytes
-    draft = hoist_off_critical_path(draft)  # kernels are in the order in which buffers are alive for the shortest time
+    draft = hoist_off_critical_path(draft)  # an order of kernels that keeps buffers alive for a short time
     draft = choose_grids(draft)  # every kernel has a form, a grid and a split of its sums
     plan = launches.choose_launches(draft, frugal)  # kernels share launches; buffers and workspaces have offsets
     plan = place_scratch(plan)  # partial sums and arrival counters have offsets after the arena's buffers

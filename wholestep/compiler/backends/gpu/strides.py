@@ -25,7 +25,7 @@ def start_of(load: Load) -> Extent:
 
 
 def is_affine(load: Load) -> bool:
-    """Does the address depend on the axes linearly, without computed indices and divisions?"""
+    """Is the address linear in the axes, without computed indices and divisions?"""
     return all(i.value is None and i.over == 1 for i in load.index)
 
 

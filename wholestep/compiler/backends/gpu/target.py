@@ -41,11 +41,11 @@ class Libraries:
     Matrix products need no function here: `Fusion.plain_products` says from which size on a library computes them.
     """
 
-    name: str = ""  # of the library, for reports
+    name: str = ""  # name of the library, for reports
     convolves: Callable[[Node, GpuTarget], bool] = _no_convolution  # does it compute this convolution or adjoint?
-    # Why it does not compute a planned convolution or attention at these sizes; None if it does.
+    # Why the library does not compute a planned convolution or attention at these sizes; None if it does.
     why_not: Callable[[Draft, Kernel, Mapping[str, int]], str | None] = _no_kernel
-    schedule: Callable[[Draft, Kernel], GpuSchedule] = _no_schedule  # of a kernel that it computes
+    schedule: Callable[[Draft, Kernel], GpuSchedule] = _no_schedule  # schedule of a kernel that the library computes
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ NO_LIBRARIES = Libraries()
 
 
 def gpu_target(name: str) -> GpuTarget:
-    """The target with a name, which must be a GPU's."""
+    """The GPU target of this name; the name of any other target is an error."""
     target = targets_of(name.partition("/")[0])[name]
     assert isinstance(target, GpuTarget), f"{name!r} is not the target of a GPU"
     return target

@@ -53,7 +53,7 @@ def _run_pooled(window: Window, values: Values, operands: Mapping[str, Array], s
 
 
 def _bind_result(values: Values, level: Level, image: Array, position: Array | None) -> None:
-    """Bind the result of a window to a level's instructions; its array has the kernel's first axes."""
+    """Make the result of a window, an array over the kernel's first axes, available to a level's instructions."""
     for instr in level.body:
         source = {"acc": image, "position": position}.get(instr.op)
         if source is not None:
@@ -91,7 +91,7 @@ def frame_size(count: Pair, kernel: Pair, window: Window, inside: Pair) -> tuple
 
 
 def pad_images(x: Array, count: Pair, kernel: Pair, window: Window, outside: float = 0.0) -> Array:
-    """Images with their margins, filled with `outside`."""
+    """Padded images: the margins are filled with `outside`."""
     size = x.shape[1], x.shape[2]
     frame = np.full((x.shape[0], *frame_size(count, kernel, window, size), x.shape[3]), outside, x.dtype)
     crop_padding(frame, size, window)[...] = x
@@ -109,7 +109,7 @@ def sums(x: Array) -> Array:
 
 
 def by_groups(x: Array, groups: int) -> Array:
-    """(..., channels) as (groups, pixels, channels of a group)."""
+    """Reshape (..., channels) to (groups, pixels, channels of a group)."""
     return x.reshape(-1, groups, x.shape[-1] // groups).swapaxes(0, 1)
 
 

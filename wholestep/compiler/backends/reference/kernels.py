@@ -80,7 +80,7 @@ def run_scatter(scatter: Scatter, values: Values) -> None:
 
 
 def run_exchange(exchange: Exchange, values: Values) -> None:
-    """A collective of a single rank: the result is the operand."""
+    """A collective with a single rank: copy the operand to the result."""
     for i, (source, to) in enumerate(zip(exchange.operands, exchange.results, strict=True)):
         values.put(to, (len(exchange.operands) + i,), values.over(source, (i,)))
 

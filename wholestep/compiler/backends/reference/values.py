@@ -46,7 +46,7 @@ class Values:
         return evaluate(extent, self.memory.sizes)
 
     def index(self, index: Index, extent: int = 0) -> Array:
-        """The index in a dimension; a computed one is clamped to its extent, unless it is the start of a store."""
+        """The index in a dimension; a computed index is clamped to its extent, unless it is the start of a store."""
         position = np.full([1] * len(self.extents), self.number(index.offset))
         for axis, coefficient in index.terms:
             position = position + self.number(coefficient) * self.along(axis)
@@ -139,7 +139,7 @@ class Values:
         target[...] = value.transpose([axes.index(a) for a in sorted_axes]).reshape(shape)
 
     def is_work(self, load: Load) -> bool:
-        """Is it a workspace row?  Each row of the kernel then has its own, since all rows are computed at once."""
+        """Is the buffer a workspace row?  Each row of the kernel then gets its own: all are computed at once."""
         return self.memory.plan.buffers[load.buffer].space is Space.WORK
 
     # -- instructions ----------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def _fail(kind: type[WholestepError], text: str) -> NoReturn:
 
 
 class _Recorder:
-    """Records one call: the function has run; its gradient and the custom_gradient node are still to be recorded."""
+    """Records the custom_gradient node of one call, and its gradient, after the function itself was recorded."""
 
     def __init__(self, name: str, arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self.name, self.arguments, self.outputs = name, arguments, outputs
@@ -80,7 +80,7 @@ class _Recorder:
     def record(self, gradient: Callable[..., Any]) -> list[Tensor]:
         """The float outputs, as results of a custom_gradient node."""
         if not self.arguments and all(t.node.host for t in self.floats):
-            return self.floats  # host scalars adopt the dtype of the other operand
+            return self.floats  # host scalars stay unchanged: they adopt the dtype of the other operand
         upstream = [Tensor(parameter("upstream", i, t.node.type), self.graph) for i, t in enumerate(self.floats)]
         pairs = self._arguments_with_gradient(gradient, upstream) if self.arguments else []
         return custom_gradient_outputs(self.name, self.floats, upstream, pairs)
@@ -199,7 +199,7 @@ def _need_arity(name: str, gradient: Callable[..., Any], outputs: int) -> None:
 
 
 def _refuse_lost_gradients(name: str, outputs: Sequence[Node], arguments: set[Node], graph: Graph | None) -> None:
-    """An error if a gradient would be lost: a captured value depends on something that is differentiated."""
+    """Raise an error if a gradient would be lost: if a captured value depends on a tensor that is differentiated."""
     declared = {t.node for t in graph.inputs.values()} if graph is not None else set()
     seen = set(arguments)
     stack = [n for n in outputs if n not in seen]

@@ -162,7 +162,7 @@ _BY_TYPE: dict[str, Callable[[Any, Sizes], Any]] = {
 
 
 def with_sizes(attrs: at.Attrs, sizes: Sizes) -> at.Attrs:
-    """The same attributes with symbols replaced."""
+    """The attributes with their symbols replaced."""
     changes = {
         f.name: _BY_TYPE[str(f.type)](getattr(attrs, f.name), sizes)
         for f in dataclasses.fields(attrs)

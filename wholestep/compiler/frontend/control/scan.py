@@ -65,7 +65,7 @@ def scan(
 
 
 def _last(trail: Tensor, steps: Extent, reverse: bool) -> Tensor:
-    """The value after the last step: the end of the trail, or its beginning if the scan is in reverse."""
+    """The value after the last step: the last element of the trail, or the first one of a reverse scan."""
     starts, stops = [0] * trail.ndim, list(trail.shape)
     position: Extent = 0 if reverse else steps
     slice_attrs = at.SliceAttrs((position, *starts[1:]), (position + 1, *stops[1:]), (1,) * trail.ndim)

@@ -16,13 +16,13 @@ __all__ = [
 
 
 def leaky_relu(x: Operand, slope: float = 0.01) -> Tensor:
-    """x above 0, slope · x below; the gradient at 0 is the slope.  Example: `ws.leaky_relu(-1.0)` is -0.01."""
+    """x if x > 0, else slope · x; the gradient at 0 is the slope.  Example: `ws.leaky_relu(-1.0)` is -0.01."""
     t = as_tensor(x)
     return where(t > 0, t, slope * t)
 
 
 def elu(x: Operand, alpha: float = 1.0) -> Tensor:
-    """x above 0, alpha · (eˣ - 1) below (arXiv:1511.07289).  Example: `ws.elu(0.0)` is 0."""
+    """x if x > 0, else alpha · (eˣ - 1) (arXiv:1511.07289).  Example: `ws.elu(0.0)` is 0."""
     t = as_tensor(x)
     positive = t > 0
     # The inner `where` avoids the overflow of eˣ for large x, which would give 0 · inf in the gradient.
@@ -69,32 +69,35 @@ def logsigmoid(x: Operand) -> Tensor:
 
 
 def relu6(x: Operand) -> Tensor:
-    """x between 0 and 6"""
+    """x, limited to the range [0, 6]."""
     return hardtanh(x, 0.0, 6.0)
 
 
 def hardtanh(x: Operand, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """x between two numbers; the gradient at them is 0"""
+    """x, limited to the range between two numbers; the gradient at the limits is 0."""
     t = as_tensor(x)
     inside = (t > min_val) & (t < max_val)
     return where(inside, t, stop_gradient(clip(t, min_val, max_val)))
 
 
 def hardsigmoid(x: Operand) -> Tensor:
-    """x / 6 + ½ between 0 and 1"""
+    """x / 6 + ½, limited to the range [0, 1]."""
     return hardtanh(as_tensor(x) * (1.0 / 6.0) + 0.5, 0.0, 1.0)
 
 
-_ALPHA, _SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946  # of the paper, for selu
+_ALPHA, _SCALE = (
+    1.6732632423543772848170429916717,
+    1.0507009873554804934193349852946,
+)  # constants of selu, from its paper
 
 
 def selu(x: Operand) -> Tensor:
-    """scale · (x above 0, alpha · (eˣ - 1) below) (arXiv:1706.02515)"""
+    """scale · x if x > 0, else scale · alpha · (eˣ - 1) (arXiv:1706.02515)."""
     return _SCALE * elu(x, _ALPHA)
 
 
 def celu(x: Operand, alpha: float = 1.0) -> Tensor:
-    """x above 0, alpha · (e^(x/alpha) - 1) below"""
+    """x if x > 0, else alpha · (e^(x/alpha) - 1)."""
     t = as_tensor(x)
     return where(t > 0, t, alpha * expm1(where(t > 0, 0.0, t) * (1.0 / alpha)))
 
@@ -111,7 +114,7 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
-    """x above 0, weight · x below: one number, or one for each channel of axis 1"""
+    """x if x > 0, else weight · x; the weight is one number, or one for each channel of axis 1."""
     many = x.ndim > 1 and weight.ndim == 1 and weight.shape[0] != 1
     slope = weight.reshape((weight.shape[0], *[1] * (x.ndim - 2))) if many else weight.reshape((1,) * x.ndim)
     return where(x > 0, x, slope * x)
@@ -134,18 +137,18 @@ def tanhshrink(x: Operand) -> Tensor:
 
 
 def softshrink(x: Operand, lambd: float = 0.5) -> Tensor:
-    """x towards 0 by lambd, 0 between"""
+    """x moved towards 0 by lambd; 0 where |x| is at most lambd."""
     t = as_tensor(x)
     return where(t > lambd, t - lambd, where(t < -lambd, t + lambd, 0.0))
 
 
 def hardshrink(x: Operand, lambd: float = 0.5) -> Tensor:
-    """0 where |x| is at most lambd"""
+    """x, or 0 where |x| is at most lambd."""
     t = as_tensor(x)
     return where(abs(t) > lambd, t, 0.0)
 
 
 def threshold(x: Operand, threshold: float, value: float) -> Tensor:
-    """x above the threshold, else a value"""
+    """x if x is above the threshold, else a value."""
     t = as_tensor(x)
     return where(t > threshold, t, value)

@@ -94,18 +94,18 @@ def masked_fill(x: Operand, mask: Operand, value: Operand) -> Tensor:
 
 
 def isnan(x: Operand) -> Tensor:
-    """Is it not a number?  Example: `ws.isnan(0.0)` is False."""
+    """Is each element not a number?  Example: `ws.isnan(0.0)` is False."""
     t = as_tensor(x)
     return t != t
 
 
 def isinf(x: Operand) -> Tensor:
-    """Is it infinite, of either sign?  Example: `ws.isinf(0.0)` is False."""
+    """Is each element infinite, of either sign?  Example: `ws.isinf(0.0)` is False."""
     return abs(as_tensor(x)) == math.inf
 
 
 def isfinite(x: Operand) -> Tensor:
-    """Is it neither infinite nor NaN?  Example: `ws.isfinite(0.0)` is True."""
+    """Is each element neither infinite nor NaN?  Example: `ws.isfinite(0.0)` is True."""
     return abs(as_tensor(x)) < math.inf
 
 

@@ -123,12 +123,12 @@ def sign(x: Operand) -> Tensor:
 
 
 def maximum(x: Operand, y: Operand) -> Tensor:
-    """The larger of two, element by element.  Example: `ws.maximum(1.0, 2.0)` is 2."""
+    """The larger of two values, element by element.  Example: `ws.maximum(1.0, 2.0)` is 2."""
     return pointwise("maximum", x, y)
 
 
 def minimum(x: Operand, y: Operand) -> Tensor:
-    """The smaller of two, element by element.  Example: `ws.minimum(1.0, 2.0)` is 1."""
+    """The smaller of two values, element by element.  Example: `ws.minimum(1.0, 2.0)` is 1."""
     return pointwise("minimum", x, y)
 
 

@@ -78,10 +78,10 @@ def argmax(self: Tensor, axis: int | None = None, keepdims: bool = False) -> Ten
 
 
 def sum_reduce(self: Tensor, axis: Axes = None) -> Tensor:
-    """`sum` under its name in a primitive instruction set."""
+    """An alias of `sum`, its name in a primitive instruction set."""
     return self.sum(axis)
 
 
 def max_reduce(self: Tensor, axis: Axes = None) -> Tensor:
-    """`max` under its name in a primitive instruction set."""
+    """An alias of `max`, its name in a primitive instruction set."""
     return self.max(axis)

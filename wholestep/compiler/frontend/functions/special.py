@@ -14,16 +14,16 @@ __all__ = ["digamma", "erfinv", "lgamma"]
 
 SHIFT = 8  # Stirling's series is used for x ≥ SHIFT; the recurrence shifts smaller x into that range
 
-# B₂ₖ / (2k (2k - 1)), k = 1 ..., of log Γ
+# Coefficients of Stirling's series for log Γ: B₂ₖ / (2k (2k - 1)) for k = 1, 2, ...
 _GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
-# B₂ₖ / 2k, of its derivative
+# Coefficients of the series for its derivative: B₂ₖ / 2k
 _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
-# B₂ₖ, of its second derivative
+# Coefficients of the series for its second derivative: B₂ₖ
 _TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
 def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
-    """c₀ + c₁x + c₂x² + ..."""
+    """The polynomial c₀ + c₁x + c₂x² + ..."""
     total = x * coefficients[-1] + coefficients[-2]
     for c in reversed(coefficients[:-2]):
         total = total * x + c
@@ -106,7 +106,7 @@ def _trigamma(x: Tensor) -> Tensor:
     return _reflect(x, above, below)
 
 
-# Giles (2010), Approximating the erfinv function: for single precision
+# Single-precision coefficients from Giles (2010), "Approximating the erfinv function"
 _MIDDLE = (
     1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
     3.43273939e-07, 2.81022636e-08,

@@ -65,7 +65,7 @@ def norm(x: Operand, p: float | str = 2, axis: Axes = None, keepdims: bool = Fal
 
 
 def _root(total: Tensor) -> Tensor:
-    """√total with a gradient of 0 instead of infinity at 0."""
+    """The square root of `total`, whose gradient at 0 is 0 instead of infinity."""
     is_zero = total == 0
     return where(is_zero, 0.0, where(is_zero, 1.0, total).sqrt())
 

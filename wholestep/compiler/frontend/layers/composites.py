@@ -262,7 +262,7 @@ _EVALUATION_INPUT = {"dropout": 0, "by_mode": 1}  # op -> the input that replace
 
 
 def evaluation_graph(graph: IRGraph) -> IRGraph:
-    """A traced graph as it is outside of training: without dropout, and with running statistics."""
+    """The form of a traced graph outside of training: without dropout, and with running statistics."""
     replacement = _EVALUATION_INPUT
     return rewrite(graph, lambda node: node.inputs[replacement[node.op]] if node.op in replacement else node)
 

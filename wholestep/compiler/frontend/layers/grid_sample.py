@@ -125,7 +125,7 @@ def _reflect(position: Tensor, size: int, corners: bool) -> Tensor:
     return where(odd == 0, rest + low, span - rest + low)
 
 
-Tap = tuple[Tensor, Tensor | None]  # (pixel index along one axis as a float, weight; None: 1)
+Tap = tuple[Tensor, Tensor | None]  # (pixel index along one axis, as a float; its weight, or None for 1)
 
 
 def _taps(position: Tensor, mode: str) -> list[Tap]:

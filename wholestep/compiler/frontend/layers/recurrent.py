@@ -19,19 +19,20 @@ class RecurrentCell:
 
     gates: int  # the rows of the weights are as many blocks of `hidden` rows
     states: int  # tensors of a state, of which the first, h, is the output
-    # The state after a step, from what the inputs and h add to the gates, (batch, gates · hidden), and from the state.
+    # (contribution of the inputs to the gates, contribution of h, state) -> state after the step; the contributions are
+    # (batch, gates · hidden).
     step: Callable[[Tensor, Tensor, State], State]
-    is_sum: bool = True  # does the step depend on the sum of both parts only?
+    is_sum: bool = True  # does the step depend only on the sum of both contributions?
 
     def split_bias(self, of_inputs: Tensor | None, of_state: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """The biases to add to the inputs' part, for all steps at once, and to the state's part, in each step."""
+        """The biases of the inputs' contribution, for all steps at once, and of the state's, for each step."""
         if of_inputs is None or of_state is None:
             return None, None
         return (of_inputs + of_state, None) if self.is_sum else (of_inputs, of_state)
 
 
 def _split_gates(gates: Tensor, count: int) -> list[Tensor]:
-    """(batch, count · hidden) -> count of (batch, hidden)"""
+    """Split (batch, count · hidden) into `count` tensors (batch, hidden)."""
     width = gates.shape[-1]
     assert isinstance(width, int), "the width of the gates is that of a weight"
     hidden = width // count
@@ -54,7 +55,7 @@ def _lstm_step(x: Tensor, h: Tensor, state: State) -> State:
 
 
 def _gru_step(x: Tensor, h: Tensor, state: State) -> State:
-    """h' = (1 - z) · n + z · h with n = tanh(x's part + r · h's part); the gates are r, z, n."""
+    """h' = (1 - z) · n + z · h with n = tanh(xₙ + r · hₙ), xₙ and hₙ the contributions to n; the gates are r, z, n."""
     (x_r, x_z, x_n), (h_r, h_z, h_n) = _split_gates(x, 3), _split_gates(h, 3)
     r, z = sigmoid(x_r + h_r), sigmoid(x_z + h_z)
     n = tanh(x_n + r * h_n)
@@ -87,7 +88,7 @@ def run_layers(
     Args:
         inputs: (time, batch, features).
         states: before the first step, each (layers · directions, batch, hidden).
-        between: what happens to the outputs of a layer before the next one has them: dropout.
+        between: a function applied to the outputs of a layer before the next one reads them, such as dropout.
     """
     ends: list[State] = []
     for number in range(0, layers * directions, directions):
@@ -104,5 +105,5 @@ def run_layers(
 
 
 def _stack(ends: list[Tensor]) -> Tensor:
-    """(batch, hidden) each -> (layers · directions, batch, hidden)"""
+    """Stack states (batch, hidden) to (layers · directions, batch, hidden)."""
     return stack(ends) if len(ends) > 1 else ends[0].reshape(1, *ends[0].shape)

@@ -63,7 +63,7 @@ def conv_transpose2d(
     size = tuple(f - a - b + m for f, a, b, m in zip(full, low, high, more, strict=True))
     if min(size) < 1:
         fail(OptionError, f"{op}: a padding of {low}, {high} leaves nothing of {full[0]} x {full[1]} pixels; use less.")
-    # The op takes an output padding below the stride: what exceeds it undoes the padding, and is zeros after that.
+    # The op requires an output padding below the stride: larger ones reduce the padding, then append zeros.
     excess = [max(m - s + 1, 0) for m, s in zip(more, strides, strict=True)]
     zeros = [max(e - h, 0) for e, h in zip(excess, high, strict=True)]
     high = tuple(h - e + z for h, e, z in zip(high, excess, zeros, strict=True))

@@ -1,4 +1,4 @@
-"""Windows that slide over 1, 2 or 3 spatial axes: what convolutions, pools, `unfold` and the importers share."""
+"""Windows that slide over 1, 2 or 3 spatial axes: shared code of convolutions, pools, `unfold` and the importers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SlidingWindow:
     stride: Integers
     dilation: Integers  # distance between neighbouring elements of the window
     low: Integers  # padding before the image
-    high: Integers  # padding after it
+    high: Integers  # padding after the image
 
     @property
     def extent(self) -> Integers:
@@ -60,7 +60,7 @@ class SlidingWindow:
         return tuple((c - 1) * s + e for c, s, e in zip(counts, self.stride, self.extent, strict=True))
 
     def taps(self, padded: Tensor, counts: Sequence[int]) -> Iterator[tuple[Integers, Tensor]]:
-        """For each position in the window: the element there of every window of (N, C, ...), as (N, C, *counts)."""
+        """For each position in the window, the elements of (N, C, ...) at it in all windows, as (N, C, *counts)."""
         for position in itertools.product(*map(range, self.size)):
             axes = zip(position, self.dilation, self.stride, counts, strict=True)
             slices = [slice(p * d, p * d + (c - 1) * s + 1, s) for p, d, s, c in axes]
@@ -93,9 +93,9 @@ def sliding_window(
     window = SlidingWindow(sizes, strides, dilations, *margins(op, padding, image, sizes, strides, dilations))
     if not ceil_mode:
         return window
-    known = integers(op, x, image, "with ceil_mode the sizes of images")
-    covered = window.span(window.counts(known, ceil_mode))
-    high = (max(h, c - n - low) for h, c, n, low in zip(window.high, covered, known, window.low, strict=True))
+    sizes_of_image = integers(op, x, image, "with ceil_mode the sizes of images")
+    covered = window.span(window.counts(sizes_of_image, ceil_mode))
+    high = (max(h, c - n - low) for h, c, n, low in zip(window.high, covered, sizes_of_image, window.low, strict=True))
     return SlidingWindow(sizes, strides, dilations, window.low, tuple(high))
 
 
@@ -155,19 +155,19 @@ def need_weight(op: str, weight: Tensor, axes: int, channels: str = "O, C") -> N
 
 def integers(op: str, x: Tensor, extents: Sequence[Extent], what: str = "all sizes but the batch") -> Integers:
     """Extents of a tensor that must be integers, not symbols."""
-    known = tuple(e for e in extents if isinstance(e, int))
-    if len(known) != len(extents):
+    fixed = tuple(e for e in extents if isinstance(e, int))
+    if len(fixed) != len(extents):
         fail(ShapeError, f"{op}: {what} must be integers; received {shape_text(x.shape)}.")
-    return known
+    return fixed
 
 
 def signal_as_image(x: Tensor) -> Tensor:
-    """(N, C, L) -> (N, C, 1, L)"""
+    """Reshape signals (N, C, L) to images (N, C, 1, L)."""
     return x.reshape((*x.shape[:2], 1, x.shape[2]))
 
 
 def image_as_signal(x: Tensor) -> Tensor:
-    """(N, C, 1, L) -> (N, C, L)"""
+    """Reshape images (N, C, 1, L) to signals (N, C, L)."""
     return x.reshape((*x.shape[:2], x.shape[3]))
 
 

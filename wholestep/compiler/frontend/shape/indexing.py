@@ -221,7 +221,7 @@ def transpose(self: Tensor, *axes: int) -> Tensor:
 
 
 def expand(self: Tensor, *shape: Extent | str | Sequence[Extent | str]) -> Tensor:
-    """Broadcast to a shape; -1 keeps an axis as it is."""
+    """Broadcast to a shape; -1 leaves an axis unchanged."""
     extents = list(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape)
     new = len(extents) - self.ndim
     with located():

@@ -95,7 +95,7 @@ def _region(op: str, x: Tensor, index: Tensor, axis: int) -> tuple[Extent, ...]:
 
 
 def _values_of(op: str, values: Operand, index: Tensor, dtype: DType) -> Tensor:
-    """The values, one per index."""
+    """The values, broadcast to one per index."""
     v = as_tensor(values)
     if v.ndim == 0:
         return v.astype(dtype).expand(*index.shape)

@@ -166,12 +166,12 @@ def rotary(
 
 def rotary_frequencies(width: int, base: float) -> np.ndarray[Any, Any]:
     """base^(-2i/width): the angle per position of each pair of features."""
-    found: np.ndarray[Any, Any] = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
-    return found
+    frequencies: np.ndarray[Any, Any] = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    return frequencies
 
 
 def _turns(x: Tensor, frequencies: np.ndarray[Any, Any], start: int | Tensor) -> tuple[Tensor, Tensor]:
-    """(time, width / 2) cosines and sines; computed here where the time is a number."""
+    """(time, width / 2) cosines and sines; computed at trace time if the positions are known."""
     time = x.shape[-2]
     if isinstance(time, int) and isinstance(start, int):
         angles = np.outer(np.arange(start, start + time, dtype=np.float64), frequencies)

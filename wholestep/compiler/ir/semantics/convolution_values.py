@@ -41,7 +41,7 @@ def _windows(x: Array, window: tuple[int, ...], stride: tuple[int, ...], dilatio
 
 
 def _split_groups(x: Array, groups: int) -> Array:
-    """(N, C, ...) as (N, groups, C / groups, ...)."""
+    """Reshape (N, C, ...) to (N, groups, C / groups, ...)."""
     return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
 
 

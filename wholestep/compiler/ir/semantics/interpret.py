@@ -92,8 +92,8 @@ class _InterpretedRank:
         """The result of a collective along an axis on this rank."""
         self._operands[self._rank] = operand
         self._barrier.wait()
-        parts = [self._operands[rank] for rank in self._mesh.beside(axis, self._rank)]
-        result = np.array(collective_result(self._mesh.place(axis, self._rank), kind, parts))
+        parts = [self._operands[rank] for rank in self._mesh.group(axis, self._rank)]
+        result = np.array(collective_result(self._mesh.coordinate(axis, self._rank), kind, parts))
         self._barrier.wait()
         return result
 

@@ -70,7 +70,7 @@ rms_norm, rms_norm_grad = _last_axis(centred=False), _last_axis_grad(centred=Fal
 
 
 def _split_groups(x: Array, groups: int) -> tuple[Array, Axes]:
-    """(N, C, ...) as (N, groups, C / groups, ...), and the axes of one group."""
+    """Reshape (N, C, ...) to (N, groups, C / groups, ...); also returns the axes of one group."""
     split = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     return split, tuple(range(2, split.ndim))
 

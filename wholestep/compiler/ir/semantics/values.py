@@ -75,7 +75,7 @@ def value_of(node: Node, run: StepValues, inputs: Sequence[Any]) -> Any:
 
 
 def round_to(value: Any, dtype: DType) -> Array:
-    """The value in the interpreter's dtype, after rounding to the nearest representable number of a half type."""
+    """The value in the interpreter's dtype; a result of a half type is first rounded to that type."""
     out: Array = np.asarray(value, dtype=interpreter_dtype(dtype))
     if not dtype.is_half:
         return out

@@ -26,7 +26,7 @@ OWN, ROWS = "rank.first", "micro_batch.rows"
 FIRST, BATCH = "micro_batch.first", "micro_batch.batch"
 SHARES = "accumulate/share/"  # name prefix of states that hold one rank's partial sum
 RANK = "rank.number"  # symbol: the coordinate of this rank along the data axis, from 0
-MODEL_RANK = "rank.model"  # symbol: its coordinate along the model axis
+MODEL_RANK = "rank.model"  # symbol: the coordinate of this rank along the model axis
 CARRIED = ("float32", "float64", "int32", "int64")  # the dtypes that process groups transfer and add
 
 

@@ -23,7 +23,7 @@ def window_count(size: int, window: int, stride: int, low: int, high: int, dilat
 
 
 def image_dims(t: TensorType, last: bool) -> tuple[Extent, Extent, tuple[Extent, Extent]]:
-    """(N, C, (H, W)) of images or of a weight, in either memory layout."""
+    """The extents (N, C, (H, W)) of images or of a weight, in either memory layout."""
     n, *rest = t.shape
     channels = rest.pop(-1 if last else 0)
     return n, channels, (rest[0], rest[1])
@@ -38,7 +38,7 @@ def order_text(last: bool) -> str:
 
 
 def _check_images(op: str, what: str, t: TensorType, last: bool) -> tuple[Extent, int, tuple[int, int]]:
-    """(N, C, (H, W)) of images, after a check that C, H and W are integers."""
+    """The extents (N, C, (H, W)) of images, after a check that C, H and W are integers."""
     need_float(op, t)
     need(t.rank == 4, f"{op} needs {what} of shape {order_text(last)}; received {shape_text(t.shape)}.")
     n, channels, (height, width) = image_dims(t, last)

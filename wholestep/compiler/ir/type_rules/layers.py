@@ -118,7 +118,7 @@ def attention(a: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType,
     """(..., T, d), (..., S, d), (..., S, e), maybe (..., T, S) to add to the scores -> (..., T, e).
 
     Scores, their mask and the result have the dtype that products of q accumulate in; a rounded result has q's.
-    Of the last leading axis, the heads, there may be fewer keys and values: each serves a group of queries in a row.
+    Keys and values may have fewer heads (the last leading axis) than queries: each serves a group of consecutive ones.
     """
     need_float("attention", q, k, v)
     need_same_dtype("attention", q, k, v)

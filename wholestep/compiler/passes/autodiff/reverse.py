@@ -50,7 +50,7 @@ def expand_gradients(graph: IRGraph, seed: Seed = unit_seed) -> IRGraph:
     new: dict[Node, Node] = {}
     expanded: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:
-        # In topological order, so the inputs of a gradient contain no gradient nodes any more.
+        # In topological order, so the inputs of a gradient no longer contain gradient nodes.
         rebuilt = node.with_inputs([new[i] for i in node.inputs])
         inner = body_of(node)
         if inner is not None:
@@ -79,7 +79,7 @@ def _pull_back(
 ) -> dict[Node, Node]:
     """The chain rule backwards through `order`, from the nodes with an upstream gradient in `arrived`.
 
-    Returns the gradient of every node in `useful` that one reaches.
+    Returns the gradient of every node in `useful` that an upstream gradient reaches.
     """
     totals: dict[Node, Node] = {}
     multi_result: dict[
@@ -253,7 +253,7 @@ def _last_blocking_edge(loss: Node, param: Node) -> tuple[Node, int] | None:
     below, wall = {param}, None
     for node in toposort([loss]):
         if not isinstance(node.result, TensorType):
-            continue  # read through its items
+            continue  # its readers are its items
         edges = [i for i, x in enumerate(operands(node)) if x in below]
         if any(propagates_gradient(node, i) for i in edges):
             below.add(node)

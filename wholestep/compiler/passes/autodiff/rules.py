@@ -4,7 +4,7 @@ A rule takes a node and the upstream gradient of its output, and returns one gra
 build ordinary nodes, so second derivatives need nothing more.  They use the node's output if the formula can: it is in
 memory anyway, while its inputs may not be.
 
-Inputs and results that are not floats (indices, labels, conditions) never have a gradient, whatever the row says.
+Inputs and results that are not floats (indices, labels, conditions) never have a gradient, even if the row has a rule.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def propagates_gradient(node: Node, position: int) -> bool:
 
 
 def blocking_reason(node: Node, position: int) -> str | None:
-    """Why no gradient reaches an input, as the end of a sentence that begins with the op; None if one does."""
+    """Why no gradient reaches an input, as a verb phrase whose subject is the op; None if a gradient reaches it."""
     row, operand_type = GRADIENTS[node.op], operands(node)[position].result
     if isinstance(row, Blocked):
         return row.reason

@@ -83,7 +83,7 @@ class _ScanGradient:
         return self._cut(trail, first, self.attrs.length + first)
 
     def _first(self, trail: Node, reverse: bool) -> Node:
-        """The value of a carry before the first step that runs."""
+        """The initial value of a carry: the one before the first step that runs."""
         slot: Extent = self.attrs.length if reverse else 0
         return build.reshape(self._cut(trail, slot, slot + 1), trail.type.shape[1:])
 
@@ -119,14 +119,14 @@ class _ScanGradient:
 
     def _is_stacked(self, node: Node) -> bool:
         """Is a value of the forward step stacked?  Views, comparisons and constants are cheaper to recompute."""
-        if node.op == "item" and node.inputs[0].op == "scan":  # a nested loop, perhaps extended by more results
+        if node.op == "item" and node.inputs[0].op == "scan":  # a nested loop, to which autodiff may have added results
             return all(n.inputs or n not in self.rebuilt for n in toposort([node]))
         if node not in self.forward or node.op in _VIEWS or not isinstance(node.result, TensorType):
             return False
         return node.op == "input" or (bool(node.inputs) and node.type.dtype != boolean)
 
     def _read(self, node: Node) -> Node:
-        """The parameter through which the new body reads a value of the forward step."""
+        """The parameter of the new body that holds a value of the forward step."""
         self._save(node)
         if node in self.body.inputs[self.attrs.carries + self.attrs.sequences :]:
             self.invariant.append(self.node.inputs[self.body.inputs.index(node)])
@@ -185,7 +185,7 @@ class _ScanGradient:
         return self.totals[leaf] if leaf in self.totals else build.full(0, adjoint_type(leaf.type))
 
     def _loop(self, after: Sequence[Node]) -> Node:
-        """The backward loop; before it, the forward loop extended by the values that it stacks for it."""
+        """The backward loop, after the forward loop was extended to stack the values that the backward loop reads."""
         outputs = [*self.body.outputs]
         for node in self.saved:
             if self.saved[node] == len(outputs):

@@ -48,7 +48,7 @@ def _apply_to(node: Node, x: Node) -> Node:
 
 
 def _product(node: Node, stack: Stack) -> Node:
-    """Steps are merged into the contracted axis: (T, .., k, m) is viewed as (.., T·k, m)."""
+    """The operand with the steps merged into the contracted axis: (T, .., k, m) is viewed as (.., T·k, m)."""
     attrs = attrs_of(node, at.MatmulAttrs)
     a, b = node.inputs
     left = _merge_step_axis(stack(a), inner_first=attrs.transpose_a)

@@ -57,16 +57,16 @@ def permute_rule(y: Node, g: Node) -> Gradients:
     return (b.permute(g, [order.index(d) for d in range(len(order))]),)
 
 
-# the sum over the axes that expand added
+# dx = the sum of g over the axes that expand added
 def expand_rule(y: Node, g: Node) -> Gradients:
     input_axes = attrs_of(y, at.ExpandAttrs).axes
     return (b.sum_axes(g, [d for d in range(y.type.rank) if d not in input_axes]),)
 
 
-# zeros at positions that were not read: between the elements, then around them, axis by axis
+# dx = g with zeros at the positions that were not read: between the elements, then around them, axis by axis
 def slice_rule(y: Node, g: Node) -> Gradients:
     a, sizes = attrs_of(y, at.SliceAttrs), y.inputs[0].type.shape
-    g = b.interleave_zeros(g, a.steps)  # read at 0, step, 2·step, ...; ends with step - 1 zeros
+    g = b.interleave_zeros(g, a.steps)  # g is at 0, step, 2·step, ...; step - 1 zeros follow the last element
     for axis, (start, stop, step, size) in enumerate(zip(a.starts, a.stops, a.steps, sizes, strict=True)):
         g = _unslice(g, axis, start, stop if step == 1 else start + g.type.shape[axis], size)
     return (g,)
@@ -81,7 +81,7 @@ def _unslice(g: Node, axis: int, start: Extent, stop: Extent, size: Extent) -> N
         low, high = [0] * g.type.rank, [0] * g.type.rank
         low[axis], high[axis] = start, after
         return b.pad(g, low, high)
-    # Bounds that are known at run time only: each row is scattered into zeros at its index.
+    # If the bounds are known at run time only, each row is scattered into zeros at its index.
     length = g.type.shape[axis]
     index = b.iota((length,), 0)
     begin = b.expand_to(b.cast(b.size(start), index.type.dtype), (length,), ())
@@ -94,13 +94,13 @@ def _cut(x: Node, axis: int, stop: Extent, start: Extent = 0) -> Node:
     return b.slice_axes(x, (*starts[:axis], start, *starts[axis + 1 :]), (*stops[:axis], stop, *stops[axis + 1 :]))
 
 
-# the part without the padding
+# dx = the part of g without the padding
 def pad_rule(y: Node, g: Node) -> Gradients:
     low, shape = attrs_of(y, at.PadAttrs).low, y.inputs[0].type.shape
     return (b.slice_axes(g, low, tuple(e + lo for e, lo in zip(shape, low, strict=True))),)
 
 
-# the part of each input
+# the gradient of each input is its part of g
 def concat_rule(y: Node, g: Node) -> Gradients:
     axis = attrs_of(y, at.ConcatAttrs).axis
     parts: list[Node] = []

@@ -38,7 +38,7 @@ from wholestep.errors import GraphError
 
 # Linear ops that Partial values pass through unreduced; they never enlarge a value.
 LINEAR = frozenset({"add", "sub", "neg", "reshape", "permute", "sum", "where"})
-# Linear too, but a gradient is scaled once per moment: each scaled copy would need a separate all_reduce.
+# These are linear, too, but a gradient is scaled once per moment: each scaled copy would need its own all_reduce.
 SCALED = frozenset({"mul", "div", "ratio"})
 DRAWS = ops_with(Trait.DRAWS)
 
@@ -117,7 +117,7 @@ class _BatchPartitioner:
 
     def placement_of(self, node: Node) -> Placement:
         if node.op == "size":
-            return Replicated()  # rewritten to the global batch size
+            return Replicated()  # the node is rewritten to the global batch size
         if getattr(node.attrs, "per_worker", False) and isinstance(self.placements[node.inputs[0]], Sharded):
             rows = self.placements[node.inputs[0]]  # per-rank statistics; gradients of weight and bias are Partial
             of_parameters = [Partial()] * (len(node.results) - 1)
@@ -135,7 +135,7 @@ class _BatchPartitioner:
         return exact and all(comparable_size(node) <= comparable_size(i) for i in partial_inputs)
 
     def all_reduce(self, node: Node) -> Node:
-        """A value with a Partial placement as Replicated, by an all_reduce (inserted once per value)."""
+        """The Replicated form of a Partial value, by an all_reduce (inserted once per value)."""
         if self.placements[node] != Partial():
             return node
         if node not in self.all_reduces:

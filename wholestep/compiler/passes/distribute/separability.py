@@ -102,7 +102,7 @@ def _quotient(node: Node, weight: Node | None, placements: Mapping[Node, Placeme
 
 def _term(weight: Node | None, numerator: Node, denominator: Node | None) -> LossTerm:
     if weight is not None and _depends_on_parameters(weight):
-        # Still a sum over the batch, so the weight may move into the numerator, where its gradient is correct.
+        # The numerator stays a sum over the batch, so the weight may move into it, where its gradient is correct.
         return LossTerm(None, b.mul(weight, numerator), denominator)
     return LossTerm(weight, numerator, denominator)
 
@@ -203,7 +203,7 @@ def _depends_on_parameters(node: Node) -> bool:
 
 
 def _differentiable_inputs(node: Node) -> Sequence[Node]:
-    """The inputs that receive a gradient."""
+    """The inputs of a node that receive a gradient."""
     if node.op != "custom_gradient":
         return node.inputs
     return [node.inputs[i] for i in b.attrs_of(node, at.CustomGradientAttrs).arguments]

@@ -77,7 +77,7 @@ class _ShardableValues:
         self.states = {_name(s) for s in self.sources if s.is_state}
 
     def is_gathered(self, node: Node) -> bool:
-        """Is it the new value of a replicated state (a weight), so that its shards are all-gathered?"""
+        """Is the node the new value of a replicated state (a weight), so that its shards are all-gathered?"""
         return node in self.origins and any(name not in self.states for name in self.updates.get(node, ()))
 
     def is_part(self, node: Node) -> bool:
@@ -85,7 +85,7 @@ class _ShardableValues:
         return node in self.origins and not self.is_gathered(node)
 
     def is_by_columns(self, state: str) -> bool:
-        """Is a state stored by columns?"""
+        """Is the state stored by columns?"""
         return self._stores_columns and attrs_of(self.leaves[state], at.StateAttrs).by_columns
 
     def by_columns(self, node: Node) -> bool:
@@ -100,7 +100,7 @@ class _ShardableValues:
         for node in self.graph.nodes:
             sharded_inputs = [i for i in node.inputs if self.is_part(i)]
             if not sharded_inputs or node in self.origins:
-                # nothing to propagate, or a source that is computed from another one: an all_reduce of a sharded value
+                # nothing to propagate, or a source computed from another one: an all_reduce of a sharded value
                 rejected |= reduce(or_, (self.origins[i] for i in sharded_inputs), 0)
                 continue
             bits = reduce(or_, (self.origins[i] for i in sharded_inputs))
@@ -130,7 +130,7 @@ class _ShardableValues:
 
 
 def _is_sum_of_ranks(node: Node) -> bool:
-    """Is it an all_reduce over the data axis?"""
+    """Is the node an all_reduce over the data axis?"""
     return node.op == "all_reduce" and attrs_of(node, at.GroupAttrs).axis == DATA
 
 
@@ -140,7 +140,7 @@ def _is_large(node: Node) -> bool:
 
 
 def _is_total(node: Node) -> bool:
-    """Is it a sum over all elements, of a dtype that collectives can add?"""
+    """Is the node a sum over all elements, of a dtype that collectives can add?"""
     return node.op == "sum" and node.type.rank == 0 and node.type.dtype.name in CARRIED
 
 
@@ -171,7 +171,7 @@ class _Sharder:
     def _full(self, node: Node) -> Node:
         if self.shardable.is_gathered(node):
             return self._gather(node)
-        if node.is_state and attrs_of(node, at.StateAttrs).parts:  # it stays replicated
+        if node.is_state and attrs_of(node, at.StateAttrs).parts:  # a state that was marked, but stays replicated
             return Node(node.op, (), replace(attrs_of(node, at.StateAttrs), parts=0), node.name, node.line)
         if _is_total(node) and self.shardable.is_part(node.inputs[0]):
             return self._total(node)

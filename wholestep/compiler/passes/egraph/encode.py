@@ -193,7 +193,7 @@ def slots_of(op: str, attrs: Attrs, tables: Tables) -> tuple[Slot, ...]:
 
 
 def head_of(op: str, arity: int) -> str:
-    """A constructor has a fixed number of children."""
+    """The constructor of an op; variadic ops have one per number of inputs, since a constructor has a fixed arity."""
     return op if OPS[op].arity is not None else f"{op}_{arity}"
 
 

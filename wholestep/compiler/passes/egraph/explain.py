@@ -83,7 +83,7 @@ class Link:
     left: ENode
     right: ENode | None  # None: a variable of the rule, bound to this e-class itself
     needs: tuple[ENode, ...] = ()  # the e-nodes that the rule matched below `left`
-    makes: tuple[ENode, ...] = ()  # the e-nodes that it created below `right`
+    makes: tuple[ENode, ...] = ()  # the e-nodes that the rule created below `right`
 
 
 class Justifier:

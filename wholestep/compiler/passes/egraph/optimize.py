@@ -50,7 +50,7 @@ TYPICAL_SIZE = 64
 
 @dataclass(frozen=True)
 class Request:
-    """How to run the pass."""
+    """The options of one run of the pass."""
 
     capacity: Mapping[str, int]  # the sizes at which costs are computed
     costs: CostTable
@@ -77,7 +77,7 @@ class Rewriting:
     egraph: EGraph
     chosen: Sequence[ENode]
     report: EGraphReport
-    replay: Replay | None = None  # of an outlined graph
+    replay: Replay | None = None  # None unless the graph was outlined
 
 
 def optimize(
@@ -125,7 +125,7 @@ def rewrite_by_equality(
     Writes times into `seconds`, and laws that fail on this program, with the reason, into `dropped`.
     """
     clock = _Clock(seconds)
-    worker.start()  # it loads egglog while this process prepares the request
+    worker.start()  # the worker loads egglog while this process prepares the request
     clock("start")
     outlined = outline(graph, request.outline_from)
     clock("outline")
@@ -143,7 +143,7 @@ def rewrite_by_equality(
     sizes = {symbol: request.capacity.get(symbol, TYPICAL_SIZE) for symbol in graph.symbols}
     model = CostModel(encoded.tables, sizes, request.costs)
     egraph = result.egraph
-    # Before autodiff the aim is the canonical form, whatever it saves: equal programs must stay equal.
+    # Before autodiff the aim is the canonical form, even if it saves nothing: equal programs must stay equal.
     least_gain = 0.0 if request.before_autodiff else WORTHWHILE
     replaced = find_replaced_nodes(egraph, rules, result.emitted)
     extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced, least_gain)

@@ -121,7 +121,7 @@ class _Frame:
             self.inputs[n] = None
 
     def signature(self) -> object:
-        """Equal for equal blocks: the colour of every node and the local numbers of its operands."""
+        """A key that is equal for equal blocks: the colour of every node and the local numbers of its operands."""
         local = {**self.inside, **{n: len(self.inside) + i for i, n in enumerate(self.inputs)}}
         looks = [(self.p.colour[n], *[local[i] for i in self.p.inputs[n]]) for n in self.inside]
         types = [self.p.type[n] for n in self.inputs]

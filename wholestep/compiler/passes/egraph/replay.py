@@ -36,7 +36,7 @@ class NodeRecipe:
     classes: frozenset[int]  # the e-classes whose choice differs from the original
 
     def reads(self) -> Iterator[int]:
-        """The local numbers it needs."""
+        """The local numbers that the recipe reads."""
         yield from (r for step in self.steps for r in step.reads if r >= 0)
         if self.result >= 0:
             yield self.result
@@ -134,7 +134,7 @@ class _HashCons:
 
 
 class _ForeignError(Exception):
-    """A recipe would read a leaf that is not below its node."""
+    """Raised if a recipe would read a leaf that is not below its node."""
 
 
 class _BlockRecipes:

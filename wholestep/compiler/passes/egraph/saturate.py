@@ -79,7 +79,7 @@ class Worker:
         """Start the process, so that it loads egglog and declares laws while the request is prepared."""
         with self._lock:
             if self._process is not None and self._process.poll() is not None:
-                self.close()  # it ended after its idle timeout
+                self.close()  # the process ended after its idle timeout
             if self._process is not None:
                 return
             command = self._command or _default_command()
@@ -186,7 +186,7 @@ class Worker:
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
-            process.returncode = 0  # it is no child of ours: nothing to wait for, and nothing to warn of
+            process.returncode = 0  # the worker is not a child of this process, which must not wait for it
 
     def __enter__(self) -> Worker:
         return self

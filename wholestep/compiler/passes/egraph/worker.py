@@ -32,7 +32,7 @@ from typing import Any
 
 MEMORY = 4 << 30  # bytes of address space
 IDLE = 20.0  # seconds without a request after which the process ends
-LARGE_SHARE = 0.05  # of a round's matches: a rule with more is disabled when the e-graph has grown too much
+LARGE_SHARE = 0.05  # share of a round's matches: a rule with more is disabled when the e-graph has grown too much
 
 
 def load_bindings(folder: str) -> Any:
@@ -96,7 +96,7 @@ class Saturation:
     def __init__(self, bindings: Any, egraph: Any, request: dict[str, Any], seconds: dict[str, float]) -> None:
         self.b, self.egraph, self.request, self.seconds = bindings, egraph, request, seconds
         self.matches: dict[str, int] = {}
-        self.rulesets: dict[str, str] = dict(request["rulesets"])  # of the enabled rules
+        self.rulesets: dict[str, str] = dict(request["rulesets"])  # rulesets of the enabled rules
         self.paused: dict[str, int] = {}
 
     def answer(self) -> dict[str, Any]:

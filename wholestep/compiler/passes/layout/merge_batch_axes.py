@@ -109,7 +109,7 @@ class _Attempt:
         self.roots = set(graph.roots)
         self.stored: set[Node] = set()  # new nodes that are in memory anyway, since they have several readers
         self.recomputed: set[Node] = set()  # new nodes over leaves alone, which the planner recomputes in every reader
-        self.moved: set[Node] = set()  # old nodes; those in `collapsed` too
+        self.moved: set[Node] = set()  # old nodes, including those in `collapsed`
         self.collapsed: set[Node] = set()
         self.merged: dict[tuple[Node, SplitAxes], Node | None] = {}
         self.new: dict[Node, Node] = {}
@@ -184,14 +184,14 @@ class _Attempt:
         return near, far
 
     def _has_epilogue(self, node: Node) -> bool:
-        """Is it a product with a fusible epilogue?  A target may run large ones of half operands without one."""
+        """Is the node a product with a fusible epilogue?  A target may compute large half products without one."""
         plain = self.target.fusion.plain_products and node.op == "matmul" and node.inputs[0].type.dtype.is_half
         return node.op == "matmul" and not plain
 
     # -- ops that move -------------------------------------------------------------------------------------------
 
     def _move(self, node: Node) -> Node | None:
-        """The node as a split of its merged form; None if it has none."""
+        """The node rewritten as a split of its merged form; None if it has no merged form."""
         if node.is_elementwise:
             return self._move_elementwise(node)
         if node.op == "expand":

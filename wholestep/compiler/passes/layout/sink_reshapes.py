@@ -6,7 +6,7 @@ reshape below them, if the other inputs have a form in the shape of the rows at 
 
     f(reshape a, c) = reshape f(a, c in rows)
 
-A broadcast has one if its index is a quotient of the index in the row, such as one scalar per channel.
+A broadcast has such a form if its index is a quotient of the index in the row, such as one scalar per channel.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _useless_moves(graph: IRGraph, readers: Mapping[Node, Sequence[Node]], moved
 
 
 def _broadcasts_row_reduction(node: Node, shape: Shape) -> bool:
-    """Is it a broadcast along rows of one scalar per row, computed by a reduction of the row?"""
+    """Is the node a broadcast along rows of one scalar per row, computed by a reduction of the row?"""
     last = len(shape) - 1
     if node.op != "expand" or attrs_of(node, at.ExpandAttrs).axes != tuple(range(last)):
         return False
@@ -90,7 +90,7 @@ def _broadcasts_row_reduction(node: Node, shape: Shape) -> bool:
 
 
 def _sink_reshape(node: Node, in_rows: set[Node]) -> Node | None:
-    """The node as a reshape of its form in the shape of the rows; None if it has none."""
+    """The node rewritten as a reshape of a value in the shape of the rows; None if that is not possible."""
     for i in node.inputs:
         if is_reinterpretation(i) and i.inputs[0] in in_rows:
             shape = i.inputs[0].type.shape

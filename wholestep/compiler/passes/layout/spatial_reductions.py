@@ -98,7 +98,7 @@ class _AxesMerger:
         return b.reshape(self.new[node], shape) if is_stored_op(node) else None
 
     def is_fused(self, node: Node) -> bool:
-        """Is it computed in the kernel of the sum: no other reader, a comparison, or as cheap to recompute as one?
+        """Is the node computed in the sum's kernel: no other reader, a comparison, or as cheap to recompute as one?
 
         A value that is rounded to a half type is stored by the kernel that rounds it.
         """
@@ -109,7 +109,7 @@ class _AxesMerger:
 
 
 def _is_cheap(node: Node) -> bool:
-    """Is it a widening cast of a half value, or a `where` that selects between such casts and broadcasts?"""
+    """Is the node a widening cast of a half value, or a `where` that selects between such casts and broadcasts?"""
     if node.op == "cast":
         return node.inputs[0].type.dtype.is_half
     branches = [_is_cheap(i) for i in node.inputs[1:] if i.op != "expand"] if node.op == "where" else []

@@ -1,1 +1,1 @@
-"""Lowering passes: composites, dtypes, loops and layouts become what a target has kernels for."""
+"""Lowering passes: composites, dtypes, loops and layouts are rewritten to forms that a target has kernels for."""

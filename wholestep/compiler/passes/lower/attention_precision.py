@@ -100,7 +100,7 @@ def pass_forward_results(graph: IRGraph) -> IRGraph:
         chain = views.get((node.inputs[:at_lse], node.attrs))
         if chain is None:
             return b.make("attention", [new[i] for i in node.inputs[:at_lse]], node.attrs)
-        for n in chain:  # they may come after the gradient in the graph's order
+        for n in chain:  # the views may follow the gradient in the graph's order
             new.setdefault(n, n.with_inputs([new[i] for i in n.inputs]))
         result = new[chain[-1]]
         for view in reversed(chain[1:]):

@@ -45,7 +45,7 @@ def _is_lowered(node: Node) -> bool:
 
 
 def _is_pinned(node: Node) -> bool:
-    """Is it a cast of float32 to float32?  Only `nn.in_float32` inserts these, one before each product."""
+    """Is the node a cast of float32 to float32?  Only `nn.in_float32` inserts these, one before each product."""
     return node.op == "cast" and node.inputs[0].type == node.type
 
 

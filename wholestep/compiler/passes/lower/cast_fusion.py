@@ -103,7 +103,7 @@ def widen_operands(graph: IRGraph) -> IRGraph:
 
 
 def _only_moves(node: Node) -> bool:
-    """Is a node the gradient of a pool with disjoint windows?  Then no two elements are added."""
+    """Is the node the gradient of a pool with disjoint windows, which adds no elements?"""
     if node.op != "max_pool2d_grad":
         return False
     pool = b.attrs_of(node, at.PoolGradAttrs)

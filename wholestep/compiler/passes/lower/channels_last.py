@@ -73,7 +73,7 @@ class _LayoutPropagation:
                 [self.in_channels_last(i) for i in node.inputs],
                 replace(node.attrs, last=True),  # type: ignore[call-arg]
             )
-            if node.op == "conv2d_grad_weight":  # updates read it in the layout of the parameters
+            if node.op == "conv2d_grad_weight":  # updates read weight gradients in the layout of the parameters
                 self.in_original_layout(node)
             return
         if any(i in self.channels_last and i not in self.original for i in node.inputs) and self.propagate(node):

@@ -53,7 +53,7 @@ def round_products(graph: IRGraph) -> IRGraph:
 
 
 def _bias_sums(graph: IRGraph, rounded: set[Node]) -> set[Node]:
-    """Sums of a product and a bias that only products and routines read, in half: the library's epilogue adds the bias.
+    """Round sums of a product and a bias that only products and routines read: the library's epilogue adds the bias.
 
     For other readers, the bias is added in the kernel of the reader.
     """

@@ -94,13 +94,13 @@ def rms_norm_grad(y: Node) -> tuple[Node, ...]:
 
 
 def _in_groups(x: Node, groups: int) -> Node:
-    """(N, C, ...) as (N, groups, elements of a group)."""
+    """Reshape (N, C, ...) to (N, groups, elements of a group)."""
     n, channels, *rest = x.type.shape
     assert isinstance(channels, int), f"{x!r} passed the type rule of group_norm"
     return b.reshape(x, (n, groups, product((channels // groups, *rest))))
 
 
-# each group is normalized as a row, then scaled and shifted per channel
+# each group is normalized as a row; the result is scaled and shifted per channel
 def group_norm(y: Node) -> Node:
     (x, *affine), a = y.inputs, attrs_of(y, at.GroupNormAttrs)
     normal, _ = _normalize(_in_groups(x, a.groups), a.eps, centred=True)
@@ -116,7 +116,7 @@ def group_norm_grad(y: Node) -> tuple[Node, ...]:
     return dx, *(_weight_gradients(flat, g, 1, with_bias=True) if weight else ())
 
 
-# First over each example, then over the batch: examples can be distributed among threads, channels may be too few
+# sums first over each example, then over the batch: threads can divide the examples; the channels may be too few
 def _sum_per_channel(x: Node) -> Node:
     return b.sum_axes(b.sum_axes(x, tuple(range(2, x.type.rank))), (0,))
 

@@ -81,7 +81,7 @@ def fuse_pool_gradient(node: Node, parts: int, fits: Callable[[Node, Node], bool
         if node.op == "conv2d_grad_input":
             return b.make("pooled_grad_input", (g, index, node.inputs[1]), attrs)
         in_parts = b.make("pooled_grad_weight", (node.inputs[0], g, index), replace(attrs, parts=parts))
-        flat = b.reshape(in_parts, (parts, node.type.elements))  # one long row, for a single column reduction
+        flat = b.reshape(in_parts, (parts, node.type.elements))  # one row per part: a single column reduction
         return b.reshape(b.sum_axes(flat, (0,)), node.type.shape)
 
 

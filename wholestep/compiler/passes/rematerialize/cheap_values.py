@@ -21,7 +21,7 @@ from wholestep.compiler.passes.rematerialize.copies import Images, copy_for_read
 
 
 def duplicate_centered_values(graph: IRGraph) -> IRGraph:
-    """Duplicate such nodes, one copy per reader: both factors of a square share it."""
+    """Duplicate centered values, one copy per reader; both factors of a square share a copy."""
     roots = set(graph.roots)
     column_sum_sources = _column_sum_sources(graph)
     duplicated = {n for n in graph.nodes if n not in roots and _is_cheap(n, column_sum_sources)}

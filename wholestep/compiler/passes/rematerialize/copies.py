@@ -9,17 +9,17 @@ from wholestep.compiler.ir.graph import IRGraph, Node, SourceLine
 from wholestep.compiler.ir.ops import Trait, ops_with
 
 VIEWS = ops_with(Trait.VIEW)
-BARRIERS = ops_with(Trait.PRODUCT) | {"scan"}  # no fused kernel contains one and both its operand and its reader
-INDEX_FUNCTIONS = frozenset({"iota", "random"})  # computed from indices alone, in any kernel that reads them
+BARRIERS = ops_with(Trait.PRODUCT) | {"scan"}  # ops whose operand and reader are never in one kernel
+INDEX_FUNCTIONS = frozenset({"iota", "random"})  # ops computed from indices alone, by any kernel that reads them
 
-Images = dict[Node, Node]  # what nodes of a graph become
+Images = dict[Node, Node]  # node of a graph -> its replacement
 
 
 class Rematerialized(Node):
-    """A value that is computed again.
+    """A rematerialized value: one that is computed a second time.
 
     in_reader: the planner computes it in the kernel of its reader, or in a neighbouring one.
-    late: it is computed as late as possible, since the memory that it takes is what computing it again saves.
+    late: it is computed as late as possible, since recomputation is meant to save its memory in the meantime.
     """
 
     __slots__ = ("in_reader", "late")
@@ -43,22 +43,22 @@ class Rematerialized(Node):
 
     @classmethod
     def of(cls, node: Node, inputs: Sequence[Node], *, in_reader: bool = True, late: bool = False) -> Node:
-        """The same operation on other inputs, as a value that is computed again."""
+        """The same operation on other inputs, marked as rematerialized."""
         return cls(node.op, inputs, node.attrs, node.name, node.line, in_reader=in_reader, late=late)
 
 
 def is_in_reader(node: Node) -> bool:
-    """Is it computed in the kernel of its reader?"""
+    """Is the node computed in the kernel of its reader?"""
     return isinstance(node, Rematerialized) and node.in_reader
 
 
 def is_late(node: Node) -> bool:
-    """Is it computed again to save memory, so that it must not be computed early?"""
+    """Is the node rematerialized to save memory, so that it must not be computed early?"""
     return isinstance(node, Rematerialized) and node.late
 
 
 def copy_for_readers(graph: IRGraph, new: Images, input_of: Callable[[Node, Node, Images], Node]) -> IRGraph:
-    """Rebuild a graph in which readers read copies: `input_of(value, reader, copies)` is what a reader reads.
+    """Rebuild a graph in which readers read copies: `input_of(value, reader, copies)` returns a reader's new input.
 
     `new` is filled with the image of each node; `copies` belongs to the reader, so that its inputs share them.  The
     same graph if nothing is copied.  Common subexpression elimination must not run afterwards: it merges the copies.

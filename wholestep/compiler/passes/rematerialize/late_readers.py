@@ -27,7 +27,7 @@ from wholestep.compiler.passes.rematerialize.copies import (
 
 
 def rematerialize_late_reads(graph: IRGraph) -> IRGraph:
-    """Give every late reader its own copy of such a value."""
+    """Give every late reader of a recomputable value its own copy of the value."""
     late_readers = _LateReaders(graph)
     new: Images = {}
 

@@ -82,7 +82,7 @@ class RecomputeCandidates:
             self.produced_at[n] = self.number[n] if n.op in BARRIERS else self.ready_at[n]
 
     def _is_stored(self, node: Node) -> bool:
-        """Can this value be a buffer?"""
+        """Can this value be stored in a buffer?"""
         if not isinstance(node.result, TensorType) or not node.inputs or node.host or not node.type.rank:
             return False
         return not _is_fused_into_reader(node) and node not in self.computed_by_reader
@@ -158,7 +158,7 @@ class RecomputeCandidates:
         return RecomputeChoice(numbers[0], numbers[1], gain, sum(w.cost for w in recomputations))
 
     def _recomputation(self, value: Node, *, products: bool) -> _Recomputation | None:
-        """How to recompute a value: from which tensors, at what cost; None if its op is not recomputed.
+        """A way to recompute a value, with its cost and the tensors it reads; None if its op is not recomputed.
 
         Walks back to live values and leaves; at most one product per path is recomputed.
         """
@@ -206,13 +206,13 @@ class RecomputeCandidates:
 
 @dataclass
 class _Recomputation:
-    """How a value is recomputed."""
+    """How a value is recomputed, and what that keeps in memory."""
 
     value: Node
     cost: float
 
     def __post_init__(self) -> None:
-        self.new: list[Node] = []  # operands that become live at the peak because of it
+        self.new: list[Node] = []  # operands that become live at the peak because of the recomputation
         self.old: set[Node] = set()  # operands that are live anyway
         self.products: list[Node] = []
 
@@ -223,7 +223,7 @@ class _Rematerializer:
     def __init__(self, candidates: RecomputeCandidates, recomputed: set[Node], products: set[Node]) -> None:
         self.candidates, self.recomputed, self.products = candidates, recomputed, products
         self.new: Images = {}
-        self.shared: Images = {}  # copies that all readers read
+        self.shared: Images = {}  # copies that are shared by all readers
 
     def graph(self) -> IRGraph:
         return copy_for_readers(self.candidates.graph, self.new, self._input_of)
@@ -266,7 +266,7 @@ class _Rematerializer:
         return self._recompute(node, copies) if is_recomputable else self.new[node]
 
     def _ends_product(self, node: Node) -> bool:
-        """Is it a recomputed product or its epilogue: a cast to a half type, perhaps after a bias?"""
+        """Is the node a recomputed product or its epilogue: a cast to a half type, perhaps after a bias?"""
         if node in self.products:
             return True
         if node.op == "cast" and node.type.dtype.is_half:
@@ -277,7 +277,7 @@ class _Rematerializer:
 
 
 def _is_fused_into_reader(node: Node) -> bool:
-    """Is it computed in its reader's kernel: a view, a comparison, or a value that was rematerialized before?"""
+    """Is the node computed in its reader's kernel: a view, a comparison, or a value rematerialized before?"""
     return node.op in VIEWS or is_in_reader(node) or (_is_map(node) and node.type.dtype == boolean)
 
 

@@ -1,7 +1,7 @@
 """Constant folding and algebraic identities.
 
 Identities are laws of the e-graph (`LAWS` names them), applied wherever they match; the functions here do what a law
-cannot say, above all the evaluation of constants in their declared dtype (a rank-0 value in float64, as the scalar
+cannot express, above all the evaluation of constants in their declared dtype (a rank-0 value in float64, as the scalar
 prologue does, then rounded).  x + 0 is folded to x although -0 + 0 is +0: gradients are full of such sums, and no op
 but division distinguishes the zeros.  0·x is not folded: it is NaN if x is infinite or NaN, and hiding that would hide
 a bug.
@@ -121,7 +121,7 @@ def _view_of_scalar(node: Node) -> Node | None:
 
 
 def _zeroth_power(node: Node) -> Node | None:
-    """1, for NaN too, as in C and NumPy."""
+    """x ** 0 = 1, also if x is NaN, as in C and NumPy."""
     return b.full_like(node, 1) if constant_value(node.inputs[1]) == 0 else None
 
 

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.types import Dim, Extent, product
 from wholestep.compiler.plan.model.kernel import Buffer, Guard, Index, Kernel, Layout, Load, Plan
 
-# symbol -> its least and largest value; a loop's iteration number comes first, its largest value may contain the others
+# Symbol -> its least and largest value.  A loop's iteration number is first: its largest value may contain others.
 Ranges = Mapping[str, tuple[Extent, Extent]]
 
 
@@ -48,7 +48,7 @@ def is_nonnegative(extent: Extent, ranges: Ranges) -> bool:
 
 
 def _with(extent: Dim, symbol: str, value: Extent) -> Extent:
-    """The extent with a value substituted for a symbol."""
+    """The extent after a value is substituted for a symbol."""
     result: Extent = 0
     for names, coefficient in extent.terms:
         term: Extent = coefficient

@@ -122,7 +122,7 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
         source = buffer_of(plan, buffer.source, f"the source of {where}").type
         half = buffer.type.dtype.is_half and not source.dtype.is_half
         shape = tuple(reversed(source.shape)) if buffer.turned else source.shape
-        matrix = source.rank == 2 or (source.rank == 1 and not buffer.turned)  # or a bias
+        matrix = source.rank == 2 or (source.rank == 1 and not buffer.turned)  # a matrix, or a bias
         need(matrix and buffer.type.shape == shape, f"{where} has the shape of its state or of the transpose")
         need(
             half or (buffer.turned and buffer.type.dtype == source.dtype), f"{where} is in half precision or transposed"
@@ -290,7 +290,7 @@ def _check_inside(plan: Plan, kernel: Kernel, load: Load, guards: tuple[Guard, .
         return  # the guards exclude every element
     for index, extent in zip(load.index, shape, strict=True):
         if index.is_behind_start:
-            continue  # a store that drops elements out of range
+            continue  # the store drops elements that are out of range
         ends = [(evaluate(c, sizes) * ranges[a][0], evaluate(c, sizes) * ranges[a][1]) for a, c in index.terms]
         low, high = ((evaluate(index.offset, sizes) + sum(f(e) for e in ends)) // index.over for f in (min, max))
         # A computed index is clamped into the dimension; it cannot be combined with axes or an offset.

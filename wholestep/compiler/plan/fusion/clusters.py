@@ -57,7 +57,7 @@ class Cluster:
     vector: Extent | None
     nodes: list[Node] = field(default_factory=list)
     prologue: list[Node] = field(default_factory=list)
-    reads: set[Cluster] = field(default_factory=set)  # clusters whose values it loads
+    reads: set[Cluster] = field(default_factory=set)  # clusters whose values this one loads
     # Anti-dependences (write after read): clusters that must have read a state before this one overwrites it.
     waits: set[Cluster] = field(default_factory=set)
     sums: Cluster | None = None
@@ -70,7 +70,7 @@ class Cluster:
 
     @property
     def members(self) -> list[Node]:
-        """All ops that it computes, the prologue included."""
+        """All ops that this cluster computes, the prologue included."""
         return [*self.prologue, *self.results]
 
     @property
@@ -104,10 +104,10 @@ def accesses(node: Node) -> list[Access]:
     if node.op in REDUCTIONS:
         return [resolve(node.inputs[0], identity(node.inputs[0].type.rank))]
     if node.op in ("item", "assembled"):
-        return []  # the routine call that computes it writes it
+        return []  # the routine call that computes the value also writes it
     if node.op in ("matmul", "scatter_add"):
         return [resolve(i, identity(i.type.rank)) for i in node.inputs]
-    if node.op == "write_rows":  # in place: it does not read the rows that it overwrites
+    if node.op == "write_rows":  # in place: the op does not read the rows that it overwrites
         return [resolve(i, identity(i.type.rank)) for i in node.inputs[1:]]
     if node.op == "gather":
         axis, index = node.attrs.axis, node.inputs[1]  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ class Fuser:
         self.deferred: set[Node] = set()
         self.calls: dict[object, Cluster] = {}  # key of a routine call with several results -> its cluster
         self.position: dict[Cluster, int] = {}
-        self.operands: dict[Cluster, set[Node]] = {}  # values that it reads from outside
+        self.operands: dict[Cluster, set[Node]] = {}  # cluster -> values that the cluster reads from outside
         self.reach = Reach[Cluster]()
         self.summed = column_sum_inputs(graph) if fuse else set()
         self.readers = graph.consumers()
@@ -159,7 +159,7 @@ class Fuser:
     def place(self, node: Node) -> None:
         """Assign an op, and the deferred ops that it needs, to a cluster; open a new one if none takes it."""
         waiting = self.deferred_ops_of(node)
-        # The deferred ops may join the same cluster, so their producers are candidates, and cycle hazards, too.
+        # The deferred ops may join the same cluster: their producers are candidates too, and may cause cycles.
         needed = [a.base for n in (*waiting, node) for a in accesses(n)]
         producers = dict.fromkeys(self.of[base] for base in needed if base in self.of)
         cluster = self.choose(node, waiting, producers) if self.fuse else None
@@ -236,7 +236,7 @@ class Fuser:
         """The latest producing cluster that can take an op; None if the op needs a cluster of its own."""
         for cluster in sorted(producers, key=self.position.__getitem__, reverse=True):
             if is_late(node) and not is_rematerialized(cluster):
-                continue  # next to its inputs it would be computed, and kept alive, as early as the original
+                continue  # next to its inputs, a rematerialized value would be computed too early
             fits = self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers)
             fits = fits and not self.is_full(cluster, node, waiting)
             if fits and self.is_read_from_inside_only(cluster, node, waiting):
@@ -253,7 +253,7 @@ class Fuser:
         return len(self.operands[cluster] | {base for base in added if self.of.get(base) is not cluster}) > most
 
     def is_read_from_inside_only(self, cluster: Cluster, node: Node, waiting: list[Node]) -> bool:
-        """Does no deferred op that stays outside read the cluster?  It would have to run before and after it."""
+        """Is the cluster read by no deferred op outside?  Such an op would have to run both before and after it."""
         outside = set(waiting) - self.ops_to_join(waiting, node, cluster)
         return not any(self.of.get(a.base) is cluster for n in outside for a in accesses(n))
 
@@ -269,7 +269,7 @@ class Fuser:
         cluster.reads |= producers
 
     def is_acyclic(self, cluster: Cluster, producers: Iterable[Cluster]) -> bool:
-        """Does no other producer depend on the cluster?  It would have to run before and after it."""
+        """Does no other producer depend on the cluster?  Such a producer would have to run both before and after it."""
         return not any(p is not cluster and self.reach.depends(p, cluster) for p in producers)
 
     def fits(self, node: Node, input_accesses: list[Access], cluster: Cluster) -> bool:
@@ -299,7 +299,7 @@ class Fuser:
             if self.of.get(access.base) is not cluster:
                 continue
             if special and not (node.op == "gather" and position == 1):
-                return False  # it reads at other positions than its own
+                return False  # the op reads at other positions than its own
             if not self.reads_in_place(access, row, cluster):
                 return False
         return True
@@ -381,7 +381,7 @@ def ask_target(rule: bool | str, *arguments: object) -> bool:
 
 
 def flops_of(head: Node, sizes: Mapping[str, int]) -> int:
-    """Floating point operations of one product; of a batch with two axes, those along the last batch axis."""
+    """Floating-point operations of one product; of all products along the last axis of a batch with two axes."""
     assert isinstance(head.attrs, at.MatmulAttrs)
     k = head.inputs[0].type.shape[-2 if head.attrs.transpose_a else -1]
     return 2 * prod(evaluate(e, sizes) for e in (*head.type.shape[-3:], k))

@@ -32,7 +32,7 @@ def join_column_sums(clusters: Sequence[Cluster], updates: Sequence[Update], fus
 
 
 class ClusterMerger:
-    """Merges clusters into others, and knows which of the rest depend on each other."""
+    """Merges clusters into others, and tracks the dependences of the remaining ones."""
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
         self.clusters, self.reach = clusters, reach_of(clusters)
@@ -50,7 +50,7 @@ class ClusterMerger:
         self.reach.absorb(home, guest)
 
     def merged_clusters(self) -> list[Cluster]:
-        """The clusters after all merges, with what they read."""
+        """The clusters after all merges, with their operands updated."""
         clusters = [c for c in self.clusters if c not in self.merged_into]
         for c in clusters:
             c.reads = {self.current(r) for r in c.reads} - {c}

@@ -56,7 +56,7 @@ class _UpdateFuser(ClusterMerger):
         if other.shape != later.shape or self.reach.depends(other, later):
             return False
         if any(r is not other and self.reach.depends(r, other) for r in map(self.current, later.reads)):
-            return False  # a third cluster has to run between them
+            return False  # a third cluster has to run between the two
         ops = [*other.nodes, *later.nodes]
         return is_read_in_place(ops, set(other.nodes)) and count_buffers(ops) <= self.most_buffers
 
@@ -67,7 +67,7 @@ class _UpdateFuser(ClusterMerger):
 
 
 def is_pure(cluster: Cluster) -> bool:
-    """Is it pointwise over its space or its rows: no reduction, and states are read at the element's own position?"""
+    """Is the cluster pointwise over its space or rows: no reduction, and states read at the element's position?"""
     return (
         cluster.kind is Kind.NEST
         and cluster.vector is not None
@@ -83,6 +83,6 @@ def is_read_in_place(ops: Sequence[Node], results: set[Node]) -> bool:
 
 
 def count_buffers(ops: Sequence[Node]) -> int:
-    """How many buffers a loop over these ops reads at most."""
+    """Upper bound of the buffers that a loop over these ops reads."""
     inside = set(ops)
     return len({a.base for n in ops for a in accesses(n)} - inside)

@@ -32,10 +32,10 @@ from wholestep.compiler.plan.model.access import identity, resolve
 from wholestep.compiler.plan.model.kernel import Kind
 from wholestep.compiler.target import Fusion
 
-# Columns of the summed matrix: between these bounds, and a multiple of STEP.
+# The number of columns of the summed matrix is between these bounds, and a multiple of STEP.
 LEAST_COLUMNS, MOST_COLUMNS, STEP = 256, 8192, 8
-LEAST_ELEMENTS = 600_000  # of the matrix at capacity; below, launching the second stage costs more than it saves
-# Number of parts: of rows up to SHORT_ROW columns, which one warp handles, and of longer ones.
+LEAST_ELEMENTS = 600_000  # elements of the matrix at capacity; with fewer, a second launch costs more than it saves
+# Number of parts: for rows of up to SHORT_ROW columns, which one warp handles, and for longer rows.
 SHORT_ROW, PARTS, MORE_PARTS = 1024, 264, 528
 MOST_SUMS = 3  # partial sums in one kernel: each occupies registers
 # A kernel that only computes partial sums: its number of blocks, the columns of one part that a block handles, and the
@@ -46,7 +46,7 @@ BLOCKS, BLOCK_COLUMNS, LEAST_ALONE = 288, 256, 8 << 20
 class PartialSum(Node):
     """The partial column sums of a matrix, one row per part; not an op of the IR, it exists only while planning."""
 
-    __slots__ = ("alone",)  # does its kernel compute nothing else?
+    __slots__ = ("alone",)  # does the kernel of this sum compute nothing else?
 
     def __init__(self, values: Node, alone: bool) -> None:
         columns = values.type.shape[-1]
@@ -125,7 +125,7 @@ class _Summands:
 
     @property
     def is_worth_splitting(self) -> bool:
-        """Is the sum worth two stages: in an existing kernel, or over enough bytes that a routine wrote?"""
+        """Is the sum worth two stages: either in an existing kernel, or over enough bytes that a routine wrote?"""
         alone = all(len(self.readers[n]) == 1 for n in self.intermediates)  # sums of shared values get one kernel
         written = all(is_result(n) or isinstance(n, Assembled) for n in self.sources)
         bytes = sum(evaluate(n.type.elements, self.sizes) * n.type.dtype.size for n in self.sources)
@@ -170,5 +170,5 @@ def _sums(cluster: Cluster) -> list[PartialSum]:
 
 
 def _are_alone(cluster: Cluster) -> bool:
-    """Does a cluster compute nothing but partial sums of what a routine wrote?"""
+    """Does a cluster compute nothing but partial sums of values that a routine wrote?"""
     return any(n.alone for n in _sums(cluster))

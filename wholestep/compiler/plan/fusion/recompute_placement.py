@@ -56,7 +56,7 @@ def just_in_time(clusters: list[Cluster]) -> list[Cluster]:
 
 
 def _due(clusters: list[Cluster]) -> dict[Cluster, float]:
-    """For each rematerialized cluster, the position in the order after which its first reader lacks nothing else."""
+    """For each rematerialized cluster, the position after which all other operands of its first reader exist."""
     ordered = topological(clusters)
     position = {c: i for i, c in enumerate(ordered)}
     readers: dict[Cluster, list[Cluster]] = {c: [] for c in clusters}

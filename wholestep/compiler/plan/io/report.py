@@ -150,7 +150,7 @@ def _kernel_line(kernel: Kernel, plan: Plan) -> str:
 
 
 def describe_kernel(kernel: Kernel, plan: Plan) -> str:
-    """What a kernel computes and which of the user's tensors it writes: 'matmul, add, relu -> logits'."""
+    """The ops of a kernel and the user's tensors that it writes, as text: 'matmul, add, relu -> logits'."""
     counts = Counter(kernel.origin)
     nodes = printable(", ".join(f"{n} x{counts[n]}" if counts[n] > 1 else n for n in dict.fromkeys(kernel.origin)))
     if len(nodes) > NAMES_WIDTH:
@@ -172,7 +172,7 @@ def printable(text: str) -> str:
 
 
 def origin_comment(kernel: Kernel) -> str:
-    """A line comment of C++ that names what a kernel computes; no text of a user ends it or continues it."""
+    """A line comment of C++ that names what a kernel computes; a user's text in it can neither end nor continue it."""
     text = printable(" ".join(kernel.origin))
     return f"// {text}{'.' if text.endswith(chr(92)) else ''}"  # a backslash would join the next line to it
 

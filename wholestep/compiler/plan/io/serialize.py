@@ -54,7 +54,7 @@ class Header:
 
 
 def dump(plan: Plan, *, graph: str = "", key: str = "") -> bytes:
-    """The bytes of a plan."""
+    """The serialized form of a plan."""
     body = json.dumps(encode(plan), separators=(",", ":"), ensure_ascii=True).encode()
     header = Header(FORMAT, VERSION, hashlib.sha256(body).hexdigest(), graph, key)
     return json.dumps(dataclasses.asdict(header)).encode() + b"\n" + body + b"\n"

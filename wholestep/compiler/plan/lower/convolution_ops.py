@@ -14,7 +14,7 @@ from wholestep.compiler.plan.model.bodies import Window
 WINDOWS = frozenset(name for name, op in OPS.items() if op.family is Family.WINDOW)
 WEIGHTS = frozenset(
     {"conv2d_grad_weight", "pooled_grad_weight"}
-)  # no pointwise epilogue: the sum over all images ends with the kernel
+)  # ops without a pointwise epilogue: their sum over all images is complete only at the end of the kernel
 KERNELS = {"conv2d": 1, "conv2d_grad_input": 1, "pooled_grad_input": 2}  # op -> position of the weight among its inputs
 POOLS = frozenset({"max_pool2d", "max_pool2d_index"})  # value and position of the maximum: one kernel computes both
 OPERANDS = {  # names of the operands in a kernel, in the order of the op's inputs
@@ -51,7 +51,7 @@ def stays_inside(nodes: Sequence[Node], pool: Node, readers: Mapping[Node, Seque
 
 
 def geometry(attrs: at.Attrs) -> dict[str, object]:
-    """The fields of a window's body that the attributes of its op determine: all but the size of its result."""
+    """The fields of a window kernel's body that follow from its op's attributes: all but the size of the result."""
     if isinstance(attrs, at.ConvAttrs | at.ConvGradAttrs):
         names = ("stride", "low", "high", "dilation", "groups")
         return {name: getattr(attrs, name) for name in names}
@@ -78,9 +78,9 @@ def window_attrs(window: Window, result_shape: Shape) -> at.Attrs:
 
 
 def count_output_axes(window: Window) -> int:
-    """How many axes of a window kernel belong to its result."""
+    """The number of axes of a window kernel that belong to its result."""
     if window.pooled is not None:
-        return 6  # the four of the result and two inside the pool's window
+        return 6  # four axes of the result and two of the pool's window
     return 5 if window.op == "pooled_grad_weight" else 4
 
 

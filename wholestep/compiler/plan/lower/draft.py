@@ -45,17 +45,17 @@ def make_draft(request: PlanRequest, operands: ReadableViews | None = None) -> D
     rules, fusion = operands or ReadableViews(), target.fusion
     prepared = materialize_copies(assemble(graph), rules)  # every kernel can read its operands in place
     prepared = split_column_sums(prepared, fusion, sizes)  # large column sums have two stages
-    clusters = fuse(prepared, fusion, fused, sizes)  # which ops share a kernel
+    clusters = fuse(prepared, fusion, fused, sizes)  # decides which ops share a kernel
     if fused:
         clusters = fuse_partial_sums(clusters)
         clusters = fuse_pointwise(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
         clusters = join_column_sums(clusters, prepared.updates, fusion)  # sums share a kernel that reads their operand
-        clusters = join_recomputed(clusters, fusion)  # so do recomputed values
+        clusters = join_recomputed(clusters, fusion)  # recomputed values join kernels that read their operands
     updates = place_updates(prepared, clusters)  # a state is overwritten only after its last read
-    # The clusters of a loop's body replace the loop.
+    # Each loop is replaced by the clusters of its body.
     opened = expand_loops(topological(just_in_time(clusters)), fusion, rules, fused)
     ordered = opened.clusters
-    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # which values are stored
+    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # decides which values are stored
     kernels = [emit(i, c, buffers, request.label) for i, c in enumerate(ordered)]
     names = {b.id: b.name for b in buffers.all if b.space is Space.STATE}
     leaves = prepared.states()

@@ -44,7 +44,7 @@ class HalfCopy(Node):
     __slots__ = ()
 
     def __init__(self, state: Node, dtype: DType) -> None:
-        # Not an op of the IR: it exists only while planning, as a view of its state.
+        # This op is not part of the IR: it exists only while planning, as a view of its state.
         self.op, self.inputs, self.attrs, self.name, self.line = "half_copy", (state,), at.NONE, state.name, state.line
         self.result, self.host = TensorType(state.type.shape, dtype), False
 
@@ -59,13 +59,13 @@ def is_generated(node: Node) -> bool:
 
 
 def stored_copy(node: Node) -> Node:
-    """A node that stores another one's value."""
+    """A copy: a node that stores the value of another node."""
     return _copy(node)
 
 
 def _copy(node: Node) -> Node:
     copy = Node("cast", (node,), at.CastAttrs(node.type.dtype), node.name, node.line)
-    copy.host = False  # in memory, even if its source is computed in the scalar prologue
+    copy.host = False  # the copy is in memory, even if its source is computed in the scalar prologue
     return copy
 
 

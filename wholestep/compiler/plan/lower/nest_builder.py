@@ -25,7 +25,7 @@ CHEAP = frozenset(
     {"add", "sub", "mul", "neg", "maximum", "minimum", "cast", "where", "less", "less_equal", "equal", "relu"}
 )
 SOURCES = ("acc", "position")  # instructions whose value the surrounding loops provide: they have no operands
-RECOMPUTE_OPS = 4  # most cheap ops for which a value is recomputed in a later pass over the row, not spilled
+RECOMPUTE_OPS = 4  # up to this many cheap ops, a value is recomputed in a later pass over the row, not spilled
 
 
 @dataclass
@@ -62,7 +62,7 @@ class NestBuilder:
     def add(self, level: int, in_row: bool, key: object, make: Callable[[int], Instr]) -> int:
         """Append an instruction, per row or per element of a level; an instruction with the same key is reused."""
         values = self.row_values if in_row else self.body_values[level]
-        # A deferred op may belong to an earlier level than the instruction with this key: then it gets its own.
+        # A deferred op may belong to an earlier level than the instruction with this key: it then gets a new one.
         if key not in values or (in_row and self.row_levels.get(key, 0) > level):
             if in_row:
                 self.row_levels[key] = level
@@ -144,7 +144,7 @@ class NestBuilder:
         return self.add(0, False, node, lambda i: Instr(i, node.op, node.type.dtype, args))
 
     def inner(self, level: int, in_row: bool, node: Node) -> int:
-        """A value of this kernel: in a register, recomputed, or reloaded from an earlier level."""
+        """A value that this kernel computes: in a register, recomputed, or reloaded from an earlier level."""
         if node in self.row_values:
             return self.row_values[node]
         if node in self.body_values[level]:
@@ -293,7 +293,7 @@ class NestBuilder:
         return self.cluster.kind is Kind.NEST and (self.cluster.vector is None or self.cluster.is_row(node))
 
     def store(self, level: int, node: Node, load: Load) -> None:
-        """Store the value of a node, once per row or per element."""
+        """Store the value of a node: once per row, or once per element."""
         draft = self.drafts[level]
         if node in self.row_values:
             draft.row_stores.append(Store(load, self.row_values[node]))

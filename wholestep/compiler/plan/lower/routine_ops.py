@@ -15,7 +15,7 @@ from wholestep.compiler.ir.types import Extent, TensorType
 from wholestep.compiler.plan.model.access import Indices, identity, merge_index
 from wholestep.compiler.plan.model.kernel import Index
 
-# op -> the routine that computes it
+# Op -> the routine that computes it.
 ROUTINES: Mapping[str, str] = {
     "attention": "attention",
     "attention_lse": "attention",
@@ -62,7 +62,7 @@ class Assembled(Node):
         name: str = "",
         line: SourceLine | None = None,
     ) -> None:
-        # Not an op of the IR: it exists only while planning, and no table of ops has a row for it.
+        # This op is not part of the IR: it exists only while planning, and no table of ops has a row for it.
         self.op, self.inputs, self.attrs, self.name, self.line = "assembled", tuple(parts), at.NONE, name, line
         self.result, self.host = type, False
         self.places = tuple(places)

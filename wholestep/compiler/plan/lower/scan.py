@@ -46,13 +46,13 @@ Slot = tuple[Node, Extent]  # a stack, and the position in it
 class ExpandedLoops:
     """A program whose loops are expanded into the kernels of their bodies."""
 
-    clusters: list[Cluster] = field(default_factory=list)  # of all kernels, in execution order
+    clusters: list[Cluster] = field(default_factory=list)  # clusters of all kernels, in execution order
     closed: list[Cluster] = field(default_factory=list)  # each loop as one cluster: its operands and results
     loops: list[Loop] = field(default_factory=list)
     outside: dict[Node, Node] = field(default_factory=dict)  # leaf of a body -> the outer value that it stands for
     places: dict[Node, list[Slot]] = field(default_factory=dict)  # value of an iteration -> its slots in stacks
 
-    # part of an eliminated concat -> the concatenation, and the index of the part in it
+    # Part of an eliminated concat -> the concatenation, and the index of the part in it.
     parts: dict[Node, tuple[Node, Indices]] = field(default_factory=dict)
 
     @property
@@ -100,7 +100,7 @@ class _Body:
     def leaf(self, node: Node) -> Node:
         """A leaf of the body that stands for a value computed outside of the loop."""
         if not is_op(node):
-            return node  # states, constants and scalars are leaves already
+            return node  # states, constants and scalars are leaves anyway
         if node not in self.leaves:
             number = len(self.opened.outside)
             leaf = Node("input", (), at.InputAttrs(f"%{number}", node.type), node.name, node.line)
@@ -183,7 +183,7 @@ class _Body:
 
 
 def in_slots(kernel: Kernel, slots: Mapping[int, Extent], buffers: Sequence[Buffer]) -> Kernel:
-    """The kernel with each access to a value of the iteration that is stored in a stack redirected to its slot."""
+    """The kernel with accesses to values of the iteration redirected to their slots in stacks, if they have one."""
 
     def redirect(value: Any) -> Any:
         if isinstance(value, Load):

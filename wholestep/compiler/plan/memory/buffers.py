@@ -79,7 +79,7 @@ class Buffers:
     ) -> None:
         self.sizes = sizes
         self.loops = loops or ExpandedLoops()
-        self.output_types = {o.name: o.node.type for o in outputs}  # as the caller sees them: perhaps reshaped
+        self.output_types = {o.name: o.node.type for o in outputs}  # as the caller sees them, perhaps reshaped
         self.all: list[Buffer] = []
         self.stored: dict[Node, int] = {}
         self.host = ScalarPrologue()
@@ -129,7 +129,7 @@ class Buffers:
         intermediates = dict.fromkeys(base for base, c in reads if base in of and of[base] is not c)
         for node in intermediates:
             if node in self.loops.places:
-                continue  # it is stored in its stack
+                continue  # the value is stored in its stack
             if node in self.output_of:
                 self.stored[node] = self.output_of[node][0]
             else:

@@ -15,7 +15,7 @@ from wholestep.compiler.plan.lower.materialize import is_state
 from wholestep.compiler.plan.model.access import identity
 from wholestep.compiler.plan.model.kernel import Kind
 
-# Ops that read their inputs at other positions than that of the result, whatever the index of the access is.
+# Ops that read their inputs at other positions than that of the result, even if the access has the same index.
 MOVING = GATHERS | {"matmul", "scatter_add"} | REDUCTIONS | WINDOWS
 
 

@@ -23,7 +23,7 @@ class Limit:
     """A memory budget of a step: bytes (int), or a fraction (float) of what it takes without a limit."""
 
     memory: int | float
-    threads: int = 1  # of the session: each has a workspace
+    threads: int = 1  # threads of the session, each with a workspace
     beside: int = 0  # bytes of the session that do not belong to this plan
 
     def bytes_of(self, unlimited: int) -> int:
@@ -41,7 +41,7 @@ class Segments:
     """The scratch memory of a session: one arena, then one workspace per thread."""
 
     arena: int = 0
-    work: int = 0  # of one thread
+    work: int = 0  # bytes of one thread's workspace
     threads: int = 0
 
     @property
@@ -62,7 +62,7 @@ class Footprint:
 
     state: int
     arena: int
-    workspace: int  # of all threads
+    workspace: int  # bytes of all threads' workspaces
     copies: int  # second stored layouts of states
     outputs: int
     constants: int

@@ -1,1 +1,1 @@
-"""What a plan consists of: kernels, their bodies, memory accesses and layouts, as plain data."""
+"""The data model of plans: kernels, their bodies, memory accesses and layouts."""

@@ -20,7 +20,7 @@ Indices = tuple[Index, ...]
 
 @dataclass(frozen=True)
 class Access:
-    """Element `index` of `base` viewed as `shape` (its own, or a reshape of it)."""
+    """An element of a stored or computed value: `index` into `base` viewed as `shape` (its own, or a reshape of it)."""
 
     base: Node
     shape: Shape
@@ -95,7 +95,7 @@ def merge_index(shape: Shape, into: Shape, index: Indices) -> Indices | None:
     merged, axes = [], list(zip(index, shape, strict=True))
     for extent in into:
         group: list[tuple[Index, Extent]] = []
-        # Take axes until their product is the new extent, and the axes of size 1 after them: they add nothing.
+        # Take axes until their product is the new extent, then the following axes of size 1, which contribute nothing.
         while axes and (product(e for _, e in group) != extent or axes[0][1] == 1):
             group.append(axes.pop(0))
         if product(e for _, e in group) != extent:

@@ -16,7 +16,7 @@ from wholestep.records import dataclass
 
 Read = tuple[Load, tuple[Guard, ...]]  # an address, and the conditions under which it is read
 
-FREE = frozenset({"load", "const", "scalar", "index", "acc", "position", "cast"})  # not counted as arithmetic
+FREE = frozenset({"load", "const", "scalar", "index", "acc", "position", "cast"})  # no arithmetic
 
 
 class Levels:
@@ -172,7 +172,7 @@ class Call(Levels):
     rows: tuple[int, ...]
     operands: tuple[Operand, ...]
     results: tuple[Operand, ...]
-    extents: tuple[tuple[str, Extent], ...] = ()  # by the names of the routine's parameters
+    extents: tuple[tuple[str, Extent], ...] = ()  # extents by the names of the routine's parameters
     numbers: tuple[tuple[str, float], ...] = ()
     work: int = 0  # floating-point operations at capacity
 
@@ -197,7 +197,7 @@ class Exchange(Levels):
     rows: ClassVar = ()  # type: ignore[misc]
     vector: ClassVar = None  # type: ignore[misc]
     levels: ClassVar = ()  # type: ignore[misc]
-    collective: str  # all_reduce, ...
+    collective: str  # kind: all_reduce, ...
     dtype: DType
     operands: tuple[Load, ...]
     results: tuple[Load, ...]
@@ -210,7 +210,7 @@ class Exchange(Levels):
         yield from self.results
 
     def flops(self, extents: Sequence[int]) -> int:
-        """The additions for one other rank: the number of ranks is not part of a plan."""
+        """The additions per other rank: the number of ranks is not part of a plan."""
         adds = self.collective in ("all_reduce", "reduce_scatter")
         return sum(extents[len(self.operands) :]) if adds else 0
 
@@ -227,11 +227,11 @@ class Window(Levels):
     kind: ClassVar[Kind] = Kind.WINDOW
     op: str
     operands: tuple[Operand, ...]
-    results: tuple[Operand, ...] = ()  # of an op without an epilogue
+    results: tuple[Operand, ...] = ()  # results of an op without an epilogue
     levels: tuple[Level, ...] = ()
     stride: tuple[int, ...] = (1, 1)
-    low: tuple[int, ...] = (0, 0)  # zero padding: rows above and columns left of an image,
-    high: tuple[int, ...] = (0, 0)  # rows below and columns right of it
+    low: tuple[int, ...] = (0, 0)  # zero padding: rows above and columns left of an image
+    high: tuple[int, ...] = (0, 0)  # zero padding: rows below and columns right of an image
     dilation: tuple[int, ...] = (1, 1)
     groups: int = 1
     pool: tuple[int, ...] = ()  # the window of a pool: after a convolution, or before its adjoint

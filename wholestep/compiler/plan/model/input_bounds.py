@@ -108,7 +108,7 @@ def _origin(used: _IndexUse | None) -> _IndexUse | None:
 
 
 def _before_reshape(used: _IndexUse) -> _IndexUse | None:
-    """All elements stay all elements; a part can be followed if only axes of length 1 are added or dropped."""
+    """The used elements of a reshape's operand; parts are followed only if axes of length 1 were added or dropped."""
     (x,), old = used.node.inputs, used.node.type.shape
     if all(c == WHOLE for c in used.part):
         return _all_of(x, used.excused)
@@ -157,7 +157,7 @@ def _constant_position(position: Extent, extent: Extent) -> int | None:
 
 
 def _compose_cuts(cut: Cut, slice_cut: Cut | None) -> Cut | None:
-    """A cut of a slice, as a cut of the axis that the slice was taken from."""
+    """A cut of a slice, expressed as a cut of the axis that was sliced."""
     if slice_cut is None or cut == WHOLE:
         return slice_cut
     if slice_cut == WHOLE:

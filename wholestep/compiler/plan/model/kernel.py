@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wholestep.compiler.plan.model.bodies import Body
 
 POOL_AXES = (4, 5)  # in a convolution with a fused pool: the axes of row and column in the pool's window
-VERSION = 5  # of the plan format: increases whenever older plans cannot be read
+VERSION = 5  # version of the plan format: increases whenever older plans cannot be read
 
 
 class Space(enum.Enum):
@@ -54,14 +54,14 @@ class Buffer:
     type: TensorType
     space: Space
     layout: Layout
-    bytes: int  # at capacity, padding included
-    offset: int = 0  # in its segment: the arena, the copies, or a thread's workspace; the schedule decides it
-    source: int | None = None  # of a COPY: the id of its state
+    bytes: int  # size at capacity, padding included
+    offset: int = 0  # offset in its segment: the arena, the copies, or a thread's workspace; chosen by the schedule
+    source: int | None = None  # COPY only: the id of its state
     turned: bool = False  # stored transposed: a COPY relative to its state, a STATE relative to its declared type
-    by_columns: bool = False  # of a STATE: was it declared to be stored by columns (whether or not it is)?
-    parts: int = 0  # of a STATE: the number of ranks that hold a part each, or 0; `type` is the type of one part
-    whole: Shape = ()  # of a partitioned STATE: the shape that the user sees
-    split: tuple[int, ...] = ()  # of a STATE in tensor-parallel layers: how ranks divide it
+    by_columns: bool = False  # STATE only: was it declared to be stored by columns (whether or not it is)?
+    parts: int = 0  # STATE only: the number of ranks that hold a part each, or 0; `type` is the type of one part
+    whole: Shape = ()  # partitioned STATE only: the shape that the user sees
+    split: tuple[int, ...] = ()  # STATE of a tensor-parallel layer only: how ranks divide it
     first: int = 0  # the first and last kernel that accesses it: its lifetime
     last: int = 0
 
@@ -74,7 +74,7 @@ class Buffer:
 
     @property
     def is_part(self) -> bool:
-        """Is it a STATE that is partitioned among ranks?"""
+        """Is the buffer a STATE that is partitioned among ranks?"""
         return bool(self.parts or self.split)
 
     @property
@@ -207,7 +207,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a backend runs a kernel; each backend derives its own record.  Kernels of a draft have this empty one."""
+    """The schedule of a kernel: each backend derives its own record.  Kernels of a draft have this empty one."""
 
     tag: ClassVar[str] = "in order"  # identifies the family of targets in plan files
     heading: ClassVar[str] = ""  # the column heading in reports
@@ -257,7 +257,7 @@ class Loop:
     id: int
     symbol: str
     length: Extent
-    reverse: bool = False  # from the last iteration to the first
+    reverse: bool = False  # does the loop run from the last iteration to the first?
     barrier: bool = True  # is there a barrier after each iteration?
 
 
@@ -305,8 +305,8 @@ class Least:
     extent: Extent
     size: int
     why: str
-    batch: str = ""  # of an accumulation window: the symbol that is split into micro-batches,
-    part: int = 0  # and the rows of each micro-batch but the last
+    batch: str = ""  # accumulation window only: the symbol that is split into micro-batches
+    part: int = 0  # accumulation window only: the rows of each micro-batch but the last
 
     def value(self, sizes: Mapping[str, int]) -> int:
         """The extent in a call of these sizes; in an accumulation window, in its last micro-batch."""
@@ -325,7 +325,7 @@ class Draft:
     version: int
     target: str
     symbols: tuple[str, ...]
-    capacity: tuple[int, ...]  # of each symbol
+    capacity: tuple[int, ...]  # capacity of each symbol
     buffers: tuple[Buffer, ...]
     kernels: tuple[Kernel, ...]
     scalars: tuple[Scalar, ...]
@@ -334,8 +334,8 @@ class Draft:
     inputs: tuple[tuple[str, int], ...]  # name -> buffer id
     outputs: tuple[tuple[str, int], ...]
     states: tuple[tuple[str, int], ...]
-    initial: tuple[Initializer, ...]  # of each state
-    updated: tuple[str, ...]  # names of the states it changes
+    initial: tuple[Initializer, ...]  # initial value of each state
+    updated: tuple[str, ...]  # names of the states that the step changes
     bounds: tuple[Bound, ...]
     constants: tuple[tuple[int, bytes], ...]  # buffer id -> its bytes
     param_grad_pairs: tuple[tuple[int, int | None], ...] = ()
@@ -357,7 +357,7 @@ class Plan(Draft):
 
     arena_bytes: int = 0
     copy_bytes: int = 0
-    work_bytes: int = 0  # per thread
+    work_bytes: int = 0  # bytes of workspace per thread
     regions: int = 1  # groups of kernels, with a barrier between two
 
     @property

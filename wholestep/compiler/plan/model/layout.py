@@ -63,4 +63,4 @@ def unpack(flat: Flat, shape: Sequence[Extent], layout: Layout, sizes: Mapping[s
     joined = values.swapaxes(-3, -2).reshape(*lead, rows, blocks * width)
     if blocks > 1 and rows > 1 and extents[-1] == blocks * width:
         return joined  # reshape had to copy already
-    return joined[..., : extents[-1]].copy()  # a single block is contiguous: reshape returned a view of the state
+    return joined[..., : extents[-1]].copy()  # one block is contiguous, so that reshape returned a view of the state

@@ -24,7 +24,7 @@ class PlanRequest:
     capacity: Mapping[str, int]  # the largest size of every symbol
     target: Target
     fused: bool = True  # may ops share kernels?
-    bounds: tuple[Bound, ...] = ()  # of inputs that are indices
+    bounds: tuple[Bound, ...] = ()  # bounds of the inputs that are indices
     least: tuple[Least, ...] = ()  # minimum extents of a step
     frugal: bool = False  # prefer fewer bytes over less time: set under a memory limit
     halvings: int = 0  # additional halvings of the largest value (chunked computation) to save memory, if supported
@@ -44,7 +44,7 @@ def check_dtypes(graph: IRGraph, target: Target) -> None:
                 listed = ", ".join(sorted(supported))
                 raise DTypeError(
                     f"{subject} is {type}, and {target} has no {type.dtype}: it has {listed}. Use one of these, e.g. "
-                    f"ws.cast(x, 'float32'), or another device.{node.line.shown if node.line else ''}"
+                    f"ws.cast(x, 'float32'), or another device.{node.line.error_note if node.line else ''}"
                 )
 
 

@@ -33,7 +33,7 @@ FULL = (
     errno.EFBIG,
     errno.EACCES,
     errno.EPERM,
-)  # errors of a folder that accepts no more data
+)  # errno values of a folder that accepts no more data
 
 
 class CacheWarning(UserWarning):

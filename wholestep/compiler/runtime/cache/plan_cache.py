@@ -22,7 +22,7 @@ from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
 
 SUFFIX = ".plan"
-# The report of a build; the same with the integers of the plan without the e-graph.
+# Suffixes of the report of a build, and of the report with the integers of the plan without the e-graph.
 REPORT, BEFORE = ".report", ".before"
 
 
@@ -31,7 +31,7 @@ def plan_key(
 ) -> str:
     """The key of a build, computed from the traced graph, before any stage runs."""
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
-    egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # its version affects the result
+    egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # egglog's version affects the result
     limited = [] if limit is None else [limit.key]
     version = compiler_version(target.family, options)
     return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, version, *egglog, *limited)

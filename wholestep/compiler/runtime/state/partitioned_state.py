@@ -43,17 +43,16 @@ class PartsMemory:
             StatePartition(shape, by, self._ranks, self._cut) for shape, by in zip(shapes, columns, strict=True)
         ]
         part_types = [TensorType(division.shape, t.dtype) for division, t in zip(divisions, types, strict=True)]
-        turned = [
-            False if self._ranks else by for by in columns
-        ]  # data-parallel ranks partition the rows as they are stored
-        arrays_by_rank = {rank: self._memory.hold(part_types, turned) for rank in self._here}
+        # Data-parallel ranks partition the rows of a state as they are stored.
+        read_transposed = [False if self._ranks else by for by in columns]
+        arrays_by_rank = {rank: self._memory.hold(part_types, read_transposed) for rank in self._here}
         return [
             Parts(division, {rank: arrays[i] for rank, arrays in arrays_by_rank.items()}, self.group)
             for i, division in enumerate(divisions)
         ]
 
     def draw(self, into: Parts, first: InitialValue) -> bool:
-        """Never draws in place: the caller uses NumPy."""
+        """Return False: the caller draws with NumPy."""
         return False
 
 
@@ -79,7 +78,7 @@ class Parts:
 
     @property
     def all_here(self) -> bool:
-        """Are the ranks threads of this process?"""
+        """Are all ranks threads of this process?"""
         return len(self.of) == self._group.size
 
     def read(self) -> AnyArray:
@@ -120,10 +119,10 @@ class Parts:
 
     def _mesh_coordinates(self, rank: int) -> tuple[int, int]:
         grid = self._group.grid
-        return grid.place(DATA, rank), grid.place(MODEL, rank)
+        return grid.coordinate(DATA, rank), grid.coordinate(MODEL, rank)
 
     def fill(self, numbers: AnyArray) -> None:
-        """Overwrite with these values repeated."""
+        """Overwrite the state with these values, repeated cyclically."""
         self.write(np.resize(numbers, math.prod(self._division.whole)).reshape(self._division.whole))
 
     def take(self, at: tuple[Any, ...]) -> AnyArray:

@@ -36,11 +36,11 @@ class SlotFamily:
     def __init__(self, first: SlotMember) -> None:
         self.version = 0
         self.spread = False  # does a slot have copies in several memories?
-        self.averages = False  # does a State train weights whose names show their averages?
+        self.averages = False  # do the names of some trained weights refer to their averages?
         self.members: WeakSet[SlotMember] = WeakSet([first])
 
     def with_member(self, member: SlotMember) -> SlotFamily:
-        """This family, with a new member."""
+        """Add a member to this family, and return the family."""
         self.members.add(member)
         return self
 
@@ -69,7 +69,7 @@ class Slot:
         self, type: TensorType, stored: Stored, kind: str, family: SlotFamily | None = None, by_columns: bool = False
     ) -> None:
         self.type, self._stored, self._newest = type, {kind: stored}, kind
-        self.by_columns = by_columns  # as declared: every memory derives its layout from it
+        self.by_columns = by_columns  # as declared; every memory derives its layout from this
         self.family = SlotFamily(self) if family is None else family.with_member(self)
 
     @property
@@ -117,7 +117,7 @@ class Slot:
         self.family.version += 1
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A copied slot has its own memory: for `copy.deepcopy` of a module."""
+        """`copy.deepcopy` of a module: the copy of a slot has its own memory."""
         return _copy_slot, (self.type, self.read(), self.by_columns)
 
 
@@ -141,4 +141,4 @@ class Owner(Protocol):
 
     slot: Slot | None
     by_columns: bool
-    adopts: bool  # created while a step was traced: it takes over the slot that the step has under its name
+    adopts: bool  # was it created while a step was traced?  Then it takes over the step's slot of the same name

@@ -38,7 +38,7 @@ class State(Counting):
         super().__init__()
         self._slots: dict[str, Slot] = {}
         self.family = SlotFamily(self)
-        self.network: int | None = None  # which network of the process it is: see steps/networks.py
+        self.network: int | None = None  # number of the network in the process: see steps/networks.py
 
     def add(
         self,
@@ -114,7 +114,7 @@ class State(Counting):
 
         initial_values, pending = {name: initial(name) for name in slots}, []
         for name in sorted(slots, key=lambda name: -_bytes(types[name])):
-            first = initial_values[name]  # None: zeros, as allocated
+            first = initial_values[name]  # None: the slot keeps the zeros with which it was allocated
             is_drawn = isinstance(first, InitialValue) and memory.draw(slots[name].newest, first)
             if first is not None and not is_drawn:
                 pending.append(partial(write, name, first))
@@ -124,7 +124,8 @@ class State(Counting):
 
     @property
     def version(self) -> int:
-        """Changes with every write here or in a State that shares a slot; code that bypasses `set` must change it."""
+        """A number that changes with every write here or in a State that shares a slot; code that bypasses `set` must
+        change it."""
         return self.family.version
 
     @version.setter

@@ -31,11 +31,11 @@ class StatePiece:
 
     @property
     def is_part_of_a_layer(self) -> bool:
-        """Is it the complete part of its rank along the model axis?"""
+        """Is the piece the complete part of its rank along the model axis?"""
         return bool(self.cut) and len(self.array) == self.form[0]
 
     def place(self) -> dict[str, Any]:
-        """Its position, as JSON values."""
+        """The position of the piece, as JSON values."""
         lists = {"shape": list(self.shape), "axes": list(self.axes), "form": list(self.form), "cut": list(self.cut)}
         return {**lists, "first": self.first, "model": self.model}
 

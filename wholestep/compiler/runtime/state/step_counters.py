@@ -25,8 +25,8 @@ class Counting:
     """
 
     def __init__(self) -> None:
-        self.step = 0  # updates done
-        self.epoch = 0  # epochs finished by `run`: the shuffling key of the next one
+        self.step = 0  # number of updates so far
+        self.epoch = 0  # number of epochs that `run` has finished: the shuffling key of the next epoch
         self.turn: SessionCounter | None = None
         self.shows_raw = False  # are averages of weights temporarily stored under the weights' raw names?
         self._since = 0  # the step up to which the counters are current

@@ -43,7 +43,7 @@ class Stored(Protocol):
         """Overwrite with an array of the state's shape and dtype."""
 
     def fill(self, numbers: AnyArray) -> None:
-        """Overwrite with these values repeated, in storage order."""
+        """Overwrite the state with these values, repeated cyclically, in storage order."""
 
     def take(self, at: tuple[Any, ...]) -> AnyArray:
         """A copy of the elements at these indices."""
@@ -55,8 +55,8 @@ class Stored(Protocol):
 class StateMemory(Protocol):
     """The memory of a backend, for tensors that outlive launches."""
 
-    kind: str  # programs can read states in any memory of the same kind
-    turns: bool  # does it store the transpose of matrices that products read transposed?
+    kind: str  # a program can read states in any memory of the same kind
+    turns: bool  # does this memory store matrices that products read transposed as their transposes?
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> Sequence[Stored]:
         """Allocate some states, all zero; `by_columns`: for each, whether products read it transposed."""
@@ -67,11 +67,11 @@ class StateMemory(Protocol):
 
 @dataclass(frozen=True)
 class _StoredForm:
-    """How a state is stored; `type` is that of its transpose if it is `turned`."""
+    """The stored form of a state; if it is `transposed`, `type` is that of the transpose."""
 
     type: TensorType
     layout: Layout
-    turned: bool
+    transposed: bool
 
     @property
     def bytes(self) -> int:
@@ -81,7 +81,7 @@ class _StoredForm:
 class HostMemory:
     """States in host memory, each in a layout that follows from its declaration alone: every plan over a State agrees.
 
-    `is_turned(type, by_columns)` decides whether a matrix is stored transposed.
+    `is_transposed(type, by_columns)` decides whether a matrix is stored transposed.
     """
 
     turns = True
@@ -90,16 +90,16 @@ class HostMemory:
         self,
         kind: str,
         layout: Callable[[TensorType], Layout],
-        is_turned: Callable[[TensorType, bool], bool] = lambda type, by_columns: False,
+        is_transposed: Callable[[TensorType, bool], bool] = lambda type, by_columns: False,
     ) -> None:
-        self.kind, self._layout, self._is_turned = kind, layout, is_turned
+        self.kind, self._layout, self._is_transposed = kind, layout, is_transposed
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[HostArray]:
         """Allocate states as views of one mapping."""
         forms = self._store(types, by_columns)
         region, offset, arrays = Region(sum(form.bytes for form in forms)), 0, []
         for form in forms:
-            arrays.append(HostArray(form.type, form.layout, region, offset, form.bytes, form.turned))
+            arrays.append(HostArray(form.type, form.layout, region, offset, form.bytes, form.transposed))
             offset += form.bytes
         return arrays
 
@@ -109,36 +109,40 @@ class HostMemory:
 
     def _store(self, types: Sequence[TensorType], by_columns: Sequence[bool]) -> list[_StoredForm]:
         declared = zip(types, by_columns or [False] * len(types), strict=True)
-        turned = [self._is_turned(type, by) for type, by in declared]
-        stored = [transpose_type(type) if transposed else type for type, transposed in zip(types, turned, strict=True)]
+        is_stored_transposed = [self._is_transposed(type, by) for type, by in declared]
+        stored = [
+            transpose_type(type) if transposed else type
+            for type, transposed in zip(types, is_stored_transposed, strict=True)
+        ]
         return [
-            _StoredForm(type, self._layout(type), transposed) for type, transposed in zip(stored, turned, strict=True)
+            _StoredForm(type, self._layout(type), transposed)
+            for type, transposed in zip(stored, is_stored_transposed, strict=True)
         ]
 
     def draw(self, into: HostArray, first: InitialValue) -> bool:
-        """Never draws in place: the caller uses NumPy, on several threads."""
+        """Return False: the caller draws with NumPy, on several threads."""
         return False
 
 
 class HostArray:
-    """A state as a flat array in a layout; `type` is that of its transpose if it is `turned`."""
+    """A state as a flat array in a layout; if it is `transposed`, `type` is that of the transpose."""
 
     def __init__(
-        self, type: TensorType, layout: Layout, block: Region, offset: int, size: int, turned: bool = False
+        self, type: TensorType, layout: Layout, block: Region, offset: int, size: int, transposed: bool = False
     ) -> None:
-        self.layout, self.block, self._is_float, self.turned = layout, block, type.dtype.is_float, turned
+        self.layout, self.block, self._is_float, self.transposed = layout, block, type.dtype.is_float, transposed
         self._shape = tuple(int(e) for e in type.shape)
         self.flat: AnyArray = block.view(offset, size // type.dtype.size, type.dtype.numpy)
 
     def read(self) -> AnyArray:
         """A copy, rows contiguous."""
         array = unpack(self.flat, self._shape, self.layout)
-        return np.ascontiguousarray(array.T) if self.turned else array
+        return np.ascontiguousarray(array.T) if self.transposed else array
 
     def write(self, value: AnyArray) -> None:
         """Overwrite with an array of the state's shape and dtype."""
         if self.layout == Layout.ROWS or len(self._shape) != 2:
-            packed = pack(value.T if self.turned else value, self.layout)
+            packed = pack(value.T if self.transposed else value, self.layout)
             self.flat[: packed.size] = packed
         else:
             self._write_rows(0, value)
@@ -156,15 +160,15 @@ class HostArray:
     @property
     def rows_at_once(self) -> int:
         """The granularity of reading and writing rows: if it is stored transposed, the rows of one block."""
-        return max(1, self.layout.columns) if self.turned else 1
+        return max(1, self.layout.columns) if self.transposed else 1
 
     def read_rows(self, start: int, stop: int) -> AnyArray:
         """Rows of a matrix, in multiples of `rows_at_once`: a view if they are stored in dense rows, else a copy."""
         stored = stored_shape(self._shape, self.layout)
         matrix = self.flat[: math.prod(stored)].reshape(stored)
         if self.layout == Layout.ROWS:
-            return (matrix.T if self.turned else matrix)[start:stop]
-        if self.turned:
+            return (matrix.T if self.transposed else matrix)[start:stop]
+        if self.transposed:
             blocks = matrix[start // stored[-1] : -(-stop // stored[-1])]
             return blocks.swapaxes(1, 2).reshape(-1, self._shape[0])[: stop - start]
         return matrix[:, start:stop].swapaxes(0, 1).reshape(stop - start, -1)[:, : self._shape[1]]
@@ -174,12 +178,12 @@ class HostArray:
         stored = stored_shape(self._shape, self.layout)
         matrix = self.flat[: math.prod(stored)].reshape(stored)
         if self.layout == Layout.ROWS:
-            (matrix.T if self.turned else matrix)[at : at + len(rows)] = rows
+            (matrix.T if self.transposed else matrix)[at : at + len(rows)] = rows
             return
         # The blocked layout is [blocks][rows][width].  Rows of a matrix that is stored transposed are its columns, so
         # complete blocks are written; otherwise some rows of every block.
         width = stored[-1]
-        if self.turned:
+        if self.transposed:
             matrix = matrix[at // width : -(-(at + len(rows)) // width)]
             values = rows.T
         else:
@@ -190,7 +194,7 @@ class HostArray:
             matrix[full, :, :rest], matrix[full, :, rest:] = values[:, full * width :], 0
 
     def fill(self, numbers: AnyArray) -> None:
-        """Overwrite with these values repeated, in storage order; the padding of the last block is zero."""
+        """Overwrite the state with these values, repeated cyclically in storage order; padding is zero."""
         stored = stored_shape(self._shape, self.layout)
         inside = self.flat[: math.prod(stored)]
         for start in range(0, inside.size, numbers.size):
@@ -202,7 +206,7 @@ class HostArray:
     def take(self, at: tuple[Any, ...]) -> AnyArray:
         """A copy of the elements at these indices."""
         stored = stored_shape(self._shape, self.layout)
-        at = at[::-1] if self.turned else at
+        at = at[::-1] if self.transposed else at
         if self.layout != Layout.ROWS:
             *lead, rows, columns = at
             at = (*lead, columns // stored[-1], rows, columns % stored[-1])

@@ -1,1 +1,1 @@
-"""The rows of ONNX's own operators, by family."""
+"""The rows that record ONNX operators, by family."""

@@ -74,7 +74,7 @@ def attention(
 
 
 def _as_long_as(mask: Tensor, k: Tensor) -> Tensor:
-    """A mask of fewer keys than there are hides the rest."""
+    """Extend a mask to all keys; keys beyond its end are masked."""
     missing = k.shape[-2] - mask.shape[-1]
     if missing == 0:
         return mask
@@ -96,7 +96,7 @@ def _attention_from_primitives(
     softcap: float,
     shown: int,
 ) -> tuple[Tensor, Tensor]:
-    """Attention by its parts, where one of them is asked for or has an option of its own."""
+    """Attention composed of matrix products and a softmax, for options that `ws.attention` does not have."""
     heads = int(q.shape[1])
     k, v = _repeat_heads(k, heads), _repeat_heads(v, heads)
     raw = ws.matmul(q * scale, k.mT)
@@ -110,7 +110,7 @@ def _attention_from_primitives(
         scores = scores + (ws.where(whole, kind(0), kind(-math.inf)) if whole.dtype.name == "bool" else whole)
     if max(windows) >= 0:
         rows, columns = (ws.iota(scores.shape[-2:], d, "int64") for d in (0, 1))
-        behind = rows + before - columns  # how far a key lies before its query
+        behind = rows + before - columns  # the distance from a query back to a key
         left, right = windows
         if left >= 0:
             scores = ws.where(behind <= left, scores, -math.inf)
@@ -167,7 +167,9 @@ def linear_attention(
     scale: float = 0.0,
     update_rule: str = "gated_delta",
 ) -> tuple[Tensor, Tensor]:
-    """A state of keys by values, written at every step: S = exp(g)·S + k ⊗ (β)(v - Sᵀk); the output is scale·qᵀS."""
+    """Linear attention with a recurrent state (keys x values): S = exp(g)·S + k ⊗ (β)(v - Sᵀk); the output is
+    scale·qᵀS.
+    """
     heads, shared = q_num_heads, kv_num_heads
     queries, keys, values = heads_apart(q, heads), heads_apart(k, shared), heads_apart(v, shared)
     width, out_width = int(keys.shape[-1]), int(values.shape[-1])

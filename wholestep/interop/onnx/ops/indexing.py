@@ -1,4 +1,4 @@
-"""Gathers and scatters: elements read and written at indices."""
+"""Gathers and scatters: elements read or written at indices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
 
 def from_front(index: Tensor | Array, n: Extent) -> Tensor:
-    """Indices that count from the end where they are negative, as they count from the front."""
+    """Convert negative indices, which count from the end, to indices from the start."""
     if isinstance(index, np.ndarray) and index.dtype != object and isinstance(n, int):
         if index.size and not -n <= index.min() <= index.max() < n:
             raise ShapeError(f"the indices {index.min()} to {index.max()} are outside of an axis of {n}.")
@@ -46,7 +46,7 @@ def gather(x: Tensor, index: Tensor | Array, *, axis: int = 0, node: NodeContext
 def gather_elements(x: Tensor, index: Tensor | Array, *, axis: int = 0) -> Tensor:
     at = axis_of(axis, x.ndim)
     i = from_front(index, x.shape[at])
-    for d in range(x.ndim):  # an index may be smaller than x on the other axes
+    for d in range(x.ndim):  # the index may be smaller than x on the other axes
         if d != at and i.shape[d] != x.shape[d]:
             x = x[(*(slice(None),) * d, slice(0, i.shape[d]))]
     if x.dtype.name == "bool":
@@ -55,7 +55,7 @@ def gather_elements(x: Tensor, index: Tensor | Array, *, axis: int = 0) -> Tenso
 
 
 def linear_index(index: Tensor, shape: tuple[Extent, ...]) -> Tensor:
-    """(..., k) indices of the first k axes as one index of them together."""
+    """Combine (..., k) indices of the first k axes to one index of these axes flattened."""
     total: Any = None
     for j, n in enumerate(shape):
         part = index[..., j]
@@ -93,8 +93,9 @@ def one_hot(index: Tensor, depth: Array, values: Tensor, *, axis: int = -1) -> T
 
 
 def put(rows: Tensor, index: Tensor, updates: Tensor, reduction: str) -> Tensor:
-    """Rows with updates written, or combined, at the rows that indices name; of several for one row the order is free
-    where they replace it, as ONNX has it: the indices of a file name no row twice then."""
+    """Write updates at the rows given by an index, or combine them with a reduction; without a reduction, the order of
+    duplicate indices is undefined, as in ONNX.
+    """
     n = rows.shape[0]
     if rows.dtype.name in ("bool", "uint8"):
         whole = put(rows.astype("int32"), index, updates.astype("int32"), reduction)
@@ -113,7 +114,7 @@ def reduction_name(reduction: str) -> str:
     """Our name of an ONNX reduction."""
     names = {"none": "replace", "add": "sum", "mul": "prod", "max": "max", "min": "min"}
     if reduction not in names:
-        raise OptionError(f"a reduction of {reduction!r}; known are {', '.join(names)}.")
+        raise OptionError(f"reduction={reduction!r} is not supported; supported are {', '.join(names)}.")
     return names[reduction]
 
 
@@ -140,7 +141,7 @@ def scatter_nd(x: Tensor, index: Tensor, updates: Tensor, *, reduction: str = "n
 def tensor_scatter(
     x: Tensor, update: Tensor, write_indices: Tensor | None = None, *, axis: int = -2, mode: str = "linear"
 ) -> Tensor:
-    """A cache with rows written from an index of each batch on, behind the end from the front again if circular."""
+    """A cache with rows written from an index per batch on, wrapping around at the end if circular."""
     at, n = axis_of(axis, x.ndim), int(x.shape[axis])
     many = int(update.shape[at])
     start = as_tensor(np.zeros(int(x.shape[0]), np.int64)) if write_indices is None else write_indices.astype("int64")

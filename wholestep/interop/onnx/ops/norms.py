@@ -30,7 +30,9 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Statistics that are states of the network follow the batches in training, as ONNX's exporters froze them."""
+    """Batch norm; running statistics that are states of the network are updated in training, although the file froze
+    them.
+    """
     if mean.node.is_state and var.node.is_state:
         return (ws.batch_norm(x, scale, bias, mean, var, momentum=round(1.0 - momentum, 7), eps=epsilon),)
     if not training_mode:
@@ -112,8 +114,8 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
 @onnx_op("LRN")
 def local_response(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
     channels, before = int(x.shape[1]), (size - 1) // 2
-    if not 1 <= size <= 2 * channels + 1:  # a wider one sees the same channels
-        raise ShapeError(f"LRN over {size} of {channels} channels; from 1 to {2 * channels + 1} are known.")
+    if not 1 <= size <= 2 * channels + 1:  # a wider window covers the same channels
+        raise ShapeError(f"LRN over {size} of {channels} channels; supported are 1 to {2 * channels + 1}.")
     around = [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)]
     squares = ws.pad(x * x, around)
     total = squares[:, 0:channels]
@@ -126,7 +128,7 @@ def local_response(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0
 def dropout(
     x: Tensor, ratio: Array | None = None, training: Array | None = None, *, seed: int | None = None, node: NodeContext
 ) -> tuple[Tensor, ...]:
-    """By the mode of the step, whatever the file froze: dropped in training, passed on in evaluation."""
+    """Dropout by the mode of the step, whatever the file says: active in training, the identity in evaluation."""
     rate = 0.5 if ratio is None or not ratio.size else float(number(ratio))
     if node.outputs > 1:
         if training is not None and number(training) and rate:
@@ -138,7 +140,7 @@ def dropout(
 
 
 def _with_key(x: Tensor, rate: float, node: NodeContext) -> Tensor:
-    """The dropout that was exported: its key, which random numbers follow, is the name of the node."""
+    """Dropout of a file of ours: its random numbers are keyed by the name of the node."""
     assert x.graph is not None
     scalar = x.graph.scalar(f"{node.name}.rate", rate)
     return Tensor(record("dropout", [x.node, scalar.node], at.DropoutAttrs(node.name)), x.graph)

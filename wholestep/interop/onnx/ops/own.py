@@ -1,4 +1,4 @@
-"""The functions that `ws.export_onnx` writes for ops without an ONNX operator, read back as these ops."""
+"""Rows for the functions that `ws.export_onnx` writes in place of ops without an ONNX operator."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def group_norm(*operands: Tensor, eps: float, groups: int) -> Tensor:
 def _attention(causal: bool) -> Callable[..., Tensor]:
     def row(*operands: Tensor, scale: float) -> Tensor:
         usual = 1.0 / math.sqrt(int(operands[0].shape[-1]))
-        scale = usual if np.float32(usual) == np.float32(scale) else scale  # the file has float32
+        scale = usual if np.float32(usual) == np.float32(scale) else scale  # the file stores float32
         attrs = at.AttentionAttrs(causal, scale)
         return Tensor(record("attention", [t.node for t in operands], attrs), common_graph(*operands))
 

@@ -33,7 +33,7 @@ def _of_two(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tenso
 
 
 def alike(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Single numbers in the dtype of the tensors that they meet; a file gives them one of their own."""
+    """Convert scalars to the dtype of the tensors that they are combined with; files store them in another dtype."""
     strong = [t.dtype for t in tensors if t.graph is not None] or [t.dtype for t in tensors]
     return tuple(t if t.graph is not None or t.dtype == strong[0] else t.astype(strong[0]) for t in tensors)
 
@@ -144,7 +144,7 @@ onnx_op("Mean")(_of_many(t.add, mean=True))
 
 @onnx_op("Clip")
 def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    # ONNX takes the larger of x and `low`, then the smaller of that and `high`: where low > high the result is high.
+    # ONNX computes min(max(x, low), high): where low > high the result is high.
     if low is None and high is None:
         return x
     return ws.clip(x, *(None if end is None else end.astype(x.dtype).reshape(()) for end in (low, high)))
@@ -156,7 +156,7 @@ def cast(x: Tensor | Array, *, to: int, saturate: int = 1, round_mode: str = "up
 
 
 def _size_or(x: Tensor | Array) -> Tensor:
-    """One size without a number yet as the float64 that it is in a step; what else is known as a constant."""
+    """A symbolic size as the float64 that it is in a step; any other value as a constant."""
     if isinstance(x, np.ndarray) and x.dtype == object and x.size == 1:
         return as_tensor(x.reshape(-1)[0]).reshape(x.shape)
     return tensor_of(x)

@@ -1,4 +1,4 @@
-"""Pools: windows of images and signals, their means, maxima and norms."""
+"""Pools of images and signals: maxima, means and norms of windows."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ from wholestep.interop.onnx.ops.windows import Ints, pad_spatial, spatial, split
 from wholestep.interop.onnx.read.sizes import extents
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
-LARGEST = 2**14  # elements of a window, each of which is a node
+LARGEST = 2**14  # most elements of a window: each becomes a node
 
 
 def _pad_for_windows(x: Tensor, w: SlidingWindow, counts: Sequence[int], value: float) -> Tensor:
-    """x with its padding, as far as the last window reaches."""
+    """x with its padding, extended to the end of the last window."""
     after = [covered - n - low for covered, n, low in zip(w.span(counts), spatial(x), w.low)]
     return pad_spatial(x, w.low, [max(a, 0) for a in after], value)
 
 
 def _taps(padded: Tensor, w: SlidingWindow, counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-    """For each position in the window, the element there of every window."""
+    """For each position in the window, the elements at it in all windows."""
     if math.prod(w.size) > LARGEST:
-        raise ShapeError(f"windows of {' x '.join(map(str, w.size))} elements are more than are recorded one by one.")
+        raise ShapeError(
+            f"windows of {' x '.join(map(str, w.size))} elements are too large; at most {LARGEST} are supported."
+        )
     return w.taps(padded, counts)
 
 
 def _positions(w: SlidingWindow, counts: Sequence[int], axis: int, position: int) -> Array:
-    """The index in the image of one position of every window, along one axis."""
+    """The image indices, along one axis, of one position in all windows."""
     indices: Array = np.arange(counts[axis]) * w.stride[axis] + position * w.dilation[axis] - w.low[axis]
     return indices
 
 
 def _along(values: Array, axis: int, axes: int) -> Array:
-    """One number for each window of an axis, to be broadcast over the others."""
+    """One number per window along an axis, shaped to broadcast over the other axes."""
     return values.reshape([-1 if d == axis else 1 for d in range(axes)])
 
 
@@ -82,7 +84,7 @@ def max_pool(
 
 
 def _with_indices(x: Tensor, y: Tensor, w: SlidingWindow, counts: Sequence[int], columns: int) -> tuple[Tensor, Tensor]:
-    """The maxima, and the number of each in the whole tensor, the first of equal ones."""
+    """The maxima, and the flat index of each in the whole tensor; of equal maxima the first."""
     sizes = spatial(x)
     strides = [math.prod(sizes[:d]) if columns else math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
     best = index = None
@@ -177,7 +179,7 @@ def max_unpool(
     inner = (*x.shape[:2], *image)
     shape = inner if output_shape is None else tuple(extents(output_shape))
     count = product(x.shape)
-    # The indices are those of a tensor of the size that the pool received: the rest is 0.
+    # The indices refer to a tensor of the pool's input size; other elements are 0.
     flat = put(
         ws.zeros((product(inner),), dtype=x.dtype), index.reshape((count,)), x.reshape((count,)), "none"
     ).reshape(inner)

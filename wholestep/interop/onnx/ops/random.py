@@ -1,4 +1,4 @@
-"""Random numbers, new in every step; a `seed` of the file is not followed: the session has one."""
+"""Random numbers, drawn anew in every step; a `seed` in the file is ignored, since the session has one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wholestep.interop.onnx.read.table import NodeContext, onnx_op
 
 def _graph(node: NodeContext) -> Graph:
     if node.graph is None:
-        raise UsageError("random numbers belong to a graph; record the network in one.")
+        raise UsageError("random numbers cannot be folded to constants; record the network in a graph.")
     return node.graph
 
 

@@ -38,7 +38,7 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Activatio
         "Softplus": ws.softplus,
     }
     if name not in table:
-        raise OptionError(f"the activation {name!r}; known are {', '.join(table)}.")
+        raise OptionError(f"the activation {name!r} is not supported; supported are {', '.join(table)}.")
     return table[name]
 
 
@@ -65,7 +65,9 @@ Cell = Callable[[int], Callable[[Tensor, State], State]]  # direction -> (x, sta
 def _steps(
     x: Tensor, lengths: Tensor | None, firsts: Sequence[Sequence[Tensor]], direction: str, cell: Cell
 ) -> tuple[Tensor, list[Tensor]]:
-    """All outputs (time, directions, batch, units), and the last of each state (directions, batch, units)."""
+    """Run a cell over all steps: all outputs (time, directions, batch, units), and the last value of each state
+    (directions, batch, units).
+    """
     backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
     outputs, lasts = [], []
     time = ws.iota((x.shape[0],), 0, "int64")
@@ -88,7 +90,7 @@ def _steps(
 
 
 def _first(given: Tensor | None, n: int, batch: Any, units: int, x: Tensor) -> list[Tensor]:
-    """The first state of each direction; one that is the same for all rows may be given once."""
+    """The initial state of each direction; one that is the same for all rows may be given once."""
     if given is None:
         return [ws.zeros((batch, units), dtype=x.dtype)] * n
     return [given[d].expand(batch, units) if given.shape[1] == 1 != batch else given[d] for d in range(n)]
@@ -104,16 +106,16 @@ def _layer(
     layout: int,
     cell: Cell,
 ) -> tuple[Tensor, ...]:
-    """All outputs and the last states as ONNX has them; with layout 1 the batch is the first axis of everything."""
+    """All outputs and the last states in ONNX's layout; with layout 1 the batch is the first axis of each."""
     if layout:
         x, states = x.transpose(0, 1), [None if t is None else t.transpose(0, 1) for t in states]
-    firsts = zip(*(_first(given, n, x.shape[1], units, x) for given in states))  # of each direction
+    firsts = zip(*(_first(state, n, x.shape[1], units, x) for state in states))  # initial states of each direction
     out, lasts = _steps(x, lengths, list(firsts), direction, cell)
     return (out.permute(2, 0, 1, 3), *(t.transpose(0, 1) for t in lasts)) if layout else (out, *lasts)
 
 
 def _parts(t: Tensor | None, d: int, n: int, units: int) -> list[Any]:
-    """The n blocks of rows of one direction of W, R, B or P; None where it is left out."""
+    """The n row blocks of one direction of W, R, B or P; None if the input is missing."""
     return [None] * n if t is None else [t[d, i * units : (i + 1) * units] for i in range(n)]
 
 
@@ -259,7 +261,7 @@ def scan(
     first, sequences = list(given[:carries]), list(given[carries:])
     axes, ways = scan_input_axes or [0] * len(sequences), scan_input_directions or [0] * len(sequences)
     sequences = [_first_axis(x, a) for x, a in zip(sequences, axes)]
-    stacked = len(body.outputs) - carries  # outputs that are stacked over the steps
+    stacked = len(body.outputs) - carries  # outputs of all steps, stacked
     out_ways = scan_output_directions or [0] * stacked
     reverse = bool(ways) and all(ways)
     if not reverse and any(ways):
@@ -270,7 +272,7 @@ def scan(
         return tuple(results[:carries]), tuple(results[carries:])
 
     last, ys = ws.scan(step, tuple(first), tuple(sequences), reverse=reverse)
-    # A loop from the end gives its results in the order of its slices, ONNX's in the order of its steps.
+    # A reverse loop stacks its results in the order of its slices, ONNX in the order of its steps.
     in_order = [ws.flip(y, 0) if bool(way) != reverse else y for y, way in zip(ys, out_ways)]
     return *last, *(_to_axis(y, a) for y, a in zip(in_order, scan_output_axes or [0] * stacked))
 

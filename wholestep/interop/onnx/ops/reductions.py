@@ -16,7 +16,7 @@ from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 from wholestep.interop.torch.functions.reductions import logsumexp_over
 
 Axes = tuple[int, ...]
-Reduction = Callable[[Tensor, Axes, bool], Tensor]  # of x, axes, whether they stay with one element each
+Reduction = Callable[[Tensor, Axes, bool], Tensor]  # takes x, the axes, and whether to keep them with size 1
 
 
 def _largest(x: Tensor, axes: Axes, keep: bool) -> Tensor:

@@ -18,7 +18,7 @@ from wholestep.interop.onnx.read.table import Array, onnx_op
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a Resize: its size before and after, the scale, and the part of it that is shown."""
+    """The parameters of a Resize along one axis: the size before and after, the scale, and the region of interest."""
 
     given: int
     wanted: int
@@ -39,9 +39,9 @@ class How:
 
 
 def positions(a: Axis, how: str) -> Array:
-    """Where in the given axis each wanted element lies."""
+    """The input coordinate of each output element."""
     i, n, m, s = np.arange(a.wanted, dtype=np.float64), a.given, a.wanted, a.scale
-    exact = n * s  # the wanted size before it was made whole
+    exact = n * s  # the output size before rounding
     table: dict[str, Callable[[], Array]] = {
         "half_pixel": lambda: (i + 0.5) / s - 0.5,
         "half_pixel_symmetric": lambda: n / 2 * (1 - m / exact) + (i + 0.5) / s - 0.5,
@@ -55,7 +55,7 @@ def positions(a: Axis, how: str) -> Array:
         ),
     }
     if how not in table:
-        raise OptionError(f"a coordinate_transformation_mode of {how!r}; known are {', '.join(table)}.")
+        raise OptionError(f"coordinate_transformation_mode={how!r} is not supported; supported are {', '.join(table)}.")
     coordinates: Array = table[how]()
     return coordinates
 
@@ -85,9 +85,9 @@ def _cubic(d: Array, a: float) -> Array:
 
 
 def weights(a: Axis, how: How) -> Array:
-    """(wanted, given): how much of each given element a wanted one has."""
+    """The interpolation matrix (outputs, inputs): the weight of each input element in each output element."""
     x, n = positions(a, how.places), a.given
-    stretch = max(1.0, 1.0 / a.scale) if how.antialias else 1.0  # a filter as wide as what it leaves out
+    stretch = max(1.0, 1.0 / a.scale) if how.antialias else 1.0  # widen the filter when downsampling
     reach = math.ceil((1 if how.mode == "linear" else 2) * stretch) + 1
     matrix = np.zeros((a.wanted, n))
     for i, place in enumerate(x):
@@ -103,14 +103,14 @@ def weights(a: Axis, how: How) -> Array:
 
 
 def apply_matrix(x: Tensor, axis: int, matrix: Array) -> Tensor:
-    """x with one axis multiplied by a matrix."""
+    """Multiply x along one axis by a matrix."""
     order = [*(d for d in range(x.ndim) if d != axis), axis]
     out = ws.matmul(x.permute(order), as_tensor(np.ascontiguousarray(matrix.T).astype(x.dtype.numpy)))
     return out.permute([order.index(d) for d in range(x.ndim)])
 
 
 def resize_axis(x: Tensor, axis: int, a: Axis, how: How) -> Tensor:
-    """One axis of x in its new size."""
+    """Resize one axis of x."""
     crop = how.places == "tf_crop_and_resize"
     if a.given == a.wanted and a.scale == 1 and not crop:
         return x

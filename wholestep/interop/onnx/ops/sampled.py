@@ -1,4 +1,4 @@
-"""Images assembled from blocks, or sampled between their pixels: Col2Im, GridSample, DeformConv, RoiAlign."""
+"""Operators that assemble images from blocks or sample between pixels: Col2Im, GridSample, DeformConv, RoiAlign."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def col2im(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Tensor:
-    """(N, C · block, L) -> (N, C, *image): every block is added where it was taken from."""
+    """(N, C · block, L) -> (N, C, *image): each block is added at the position from which it was taken."""
     size, kernel = [int(e) for e in extents(image)], [int(e) for e in extents(block)]
     n = len(size)
     spread, stride, around = dilations or [1] * n, strides or [1] * n, pads or [0] * 2 * n
@@ -65,7 +65,7 @@ def grid_sample(
 
 
 def gather_pixels(x: Tensor, places: Sequence[Tensor], mode: str) -> Tensor:
-    """The elements at whole places, the same for every channel; 0 outside of the image."""
+    """The elements at integer positions, the same for every channel; 0 outside of the image."""
     sizes, inside = spatial(x), None
     together: Any = None
     for p, n in zip(places, sizes):
@@ -85,7 +85,7 @@ def gather_pixels(x: Tensor, places: Sequence[Tensor], mode: str) -> Tensor:
 
 
 def corners(x: Tensor, places: Sequence[Tensor]) -> list[Tensor]:
-    """(N, C, ...) at places (N, ...) between pixels: what each of the pixels around them adds; nothing outside."""
+    """Bilinear samples (N, C, ...) at positions (N, ...) between pixels; pixels outside of the image count as 0."""
     first = [ws.floor(p) for p in places]
     terms = []
     for taps in itertools.product((0, 1), repeat=len(places)):
@@ -112,7 +112,7 @@ def deform_conv(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Tensor:
-    """A convolution whose taps stand where offsets say, for each place of the result (arXiv:1703.06211)."""
+    """A deformable convolution (arXiv:1703.06211): offsets shift the taps at each output position."""
     spread, stride, around = dilations or [1, 1], strides or [1, 1], pads or [0] * 4
     batch, channels = x.shape[0], int(x.shape[1])
     kh, kw = (int(k) for k in weight.shape[2:])
@@ -152,7 +152,7 @@ def roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Tensor:
-    """Boxes (x1, y1, x2, y2) of images as pools of one size (arXiv:1703.06870)."""
+    """RoIAlign (arXiv:1703.06870): pools the boxes (x1, y1, x2, y2) of images to one size."""
     if sampling_ratio < 1:
         raise OptionError("RoiAlign with a sampling_ratio of 0 takes as many samples as data says; give it a number.")
     half = coordinate_transformation_mode == "half_pixel"

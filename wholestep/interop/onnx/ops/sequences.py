@@ -1,4 +1,4 @@
-"""Sequences of tensors: their lengths are known while a network is recorded."""
+"""Sequences of tensors, whose lengths are known when the network is recorded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sequence_at(items: Items, position: Array) -> Any:
 def sequence_insert(items: Items, one: Tensor, position: Array | None = None) -> Items:
     at = len(items) if position is None else int(number(position))
     if not -len(items) <= at <= len(items):
-        raise ShapeError(f"place {at} of a sequence of {len(items)} tensors.")
+        raise ShapeError(f"the index {at} is outside of a sequence of {len(items)} tensors.")
     at += len(items) if at < 0 else 0
     return Items((*items[:at], one, *items[at:]))
 
@@ -67,12 +67,12 @@ def sequence_length(items: Items) -> Array:
 def concat_from_sequence(items: Items, *, axis: int, new_axis: int = 0) -> Tensor:
     parts = [tensor_of(t) for t in items]
     if not parts:
-        raise ShapeError("ConcatFromSequence of no tensors.")
+        raise ShapeError("ConcatFromSequence needs at least one tensor; the sequence is empty.")
     return ws.stack(parts, axis) if new_axis else ws.concat(parts, axis)
 
 
 def _place(items: Items, position: Array) -> int:
     at = int(number(position))
     if not -len(items) <= at < len(items):
-        raise ShapeError(f"place {at} of a sequence of {len(items)} tensors.")
+        raise ShapeError(f"the index {at} is outside of a sequence of {len(items)} tensors.")
     return at % len(items)

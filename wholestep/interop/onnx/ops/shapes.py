@@ -16,23 +16,23 @@ from wholestep.interop.onnx.read.reading import dtype_name
 from wholestep.interop.onnx.read.sizes import extents, need_room, number
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
-FAR = 2**30  # a file says "to the end" by a number as large as any
+FAR = 2**30  # exporters write such large numbers for "to the end"
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """An axis counted from the front; one that does not exist is an error."""
+    """The axis counted from the front; raise an error if it does not exist."""
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} does not exist in a tensor of {rank} axes.")
     return axis % rank
 
 
 def axes_of(axes: Array | Sequence[int] | None, rank: int) -> list[int]:
-    """Axes counted from the front; all of them where none are given."""
+    """The axes counted from the front; all axes if none are given."""
     return list(range(rank)) if axes is None else [axis_of(int(d), rank) for d in np.asarray(axes).reshape(-1)]
 
 
 def along(x: Tensor, indices: Any, axis: int) -> Tensor:
-    """The slices of an axis at indices that are known."""
+    """The slices of x along an axis at constant indices."""
     chosen = np.asarray(indices, np.int64)
     n = x.shape[axis]
     if np.array_equal(chosen, np.arange(chosen.size)) and chosen.size == n:
@@ -50,7 +50,7 @@ def reshape(x: Tensor, shape: Array, *, allowzero: int = 0, node: NodeContext) -
     wanted = extents(shape)
     batch = node.batch
     if batch is not None and shape.dtype != object and wanted[:1] == [batch.fixed] and batch.is_in(x.shape):
-        wanted[0] = batch.given  # a file for one number of rows has it in its shapes
+        wanted[0] = batch.given  # a file for a fixed batch size contains it in its shapes
     sizes = [x.shape[i] if e == 0 and not allowzero and i < x.ndim else e for i, e in enumerate(wanted)]
     return x.reshape(tuple(sizes))
 
@@ -83,8 +83,8 @@ def squeeze(x: Tensor, axes: Array | None = None) -> Tensor:
 def expand(x: Tensor, shape: Array) -> Tensor:
     wanted = extents(shape)
     rank = max(len(wanted), x.ndim)
-    own, other = ([1] * (rank - len(s)) + list(s) for s in (x.shape, wanted))
-    return x.expand(*(a if b == 1 else b for a, b in zip(own, other))) if rank else x
+    sizes, other = ([1] * (rank - len(s)) + list(s) for s in (x.shape, wanted))
+    return x.expand(*(a if b == 1 else b for a, b in zip(sizes, other))) if rank else x
 
 
 @onnx_op("Concat")
@@ -136,7 +136,7 @@ def pad(
     pairs = [(0, 0)] * x.ndim
     for i, d in enumerate(places):
         pairs[d] = (amounts[i], amounts[i + len(places)])
-    for d, (low, high) in enumerate(pairs):  # what is negative is cut off
+    for d, (low, high) in enumerate(pairs):  # negative padding crops
         n = x.shape[d]
         if min(low, high) < 0:
             x = cut(x, d, max(0, -low), n - max(0, -high))

@@ -12,7 +12,7 @@ from wholestep.interop.onnx.read.reading import dtype_name
 from wholestep.interop.onnx.read.sizes import need_room, number
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
-COSINES = {  # of 0, 1, 2 times the angle
+COSINES = {  # cosine coefficients of window functions, for 0, 1 and 2 times the angle
     "HannWindow": (0.5, -0.5, 0.0),
     "HammingWindow": (25 / 46, -21 / 46, 0.0),
     "BlackmanWindow": (0.42, -0.5, 0.08),
@@ -39,7 +39,7 @@ def dft(
     onesided: int = 0,
     node: NodeContext,
 ) -> Tensor:
-    """The last axis of x has real parts, or real and imaginary ones."""
+    """The discrete Fourier transform; the last axis of x holds real parts, or real and imaginary parts."""
     default = axis if node.opset < 20 else -2
     at = axis_of(default if axis_given is None else int(number(axis_given)), x.ndim)
     n = None if dft_length is None else int(number(dft_length))
@@ -66,7 +66,7 @@ def stft(
     *,
     onesided: int = 1,
 ) -> Tensor:
-    """x (batch, time, 1 or 2) -> (batch, frames, frequencies, 2)"""
+    """The short-time Fourier transform: x (batch, time, 1 or 2) -> (batch, frames, frequencies, 2)."""
     step = int(number(frame_step))
     length = (
         int(number(frame_length)) if frame_length is not None else int(window.shape[0]) if window is not None else 0
@@ -86,7 +86,7 @@ def stft(
 def mel_weight_matrix(
     bins: Array, dft_length: Array, rate: Array, low: Array, high: Array, *, output_datatype: int = 1
 ) -> Array:
-    """(frequencies, bins): triangles that are even on the scale of mels."""
+    """The filter bank (frequencies, bins): triangles that are equally spaced on the mel scale."""
     many, length = int(number(bins)), int(number(dft_length))
     need_room([length // 2 + 1, many + 2])
     ends = [2595 * np.log10(1 + number(hertz) / 700) for hertz in (low, high)]
@@ -104,7 +104,7 @@ def mel_weight_matrix(
 
 @onnx_op("Det")
 def det(x: Tensor) -> Tensor:
-    """By minors of the first row; of a matrix of more than five rows that would be too many."""
+    """The determinant by cofactor expansion; matrices of more than five rows would need too many terms."""
     n = x.shape[-1]
     if not isinstance(n, int) or n != x.shape[-2] or n > 5:
         raise ShapeError(f"Det of matrices of 1 to 5 rows and as many columns; received {x.shape}.")

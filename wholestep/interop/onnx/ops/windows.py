@@ -18,7 +18,7 @@ from wholestep.interop.onnx.read.table import onnx_op
 
 Ints = Sequence[int]
 
-# By the number of spatial axes; those of one axis take integers, the others sequences.
+# By the number of spatial axes; 1-d functions take integers, the others sequences.
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: ws.conv1d, 2: ws.conv2d, 3: ws.conv3d}
 _TRANSPOSED: dict[int, Callable[..., Tensor]] = {
     1: ws.conv_transpose1d, 2: ws.conv_transpose2d, 3: ws.conv_transpose3d,
@@ -60,7 +60,7 @@ def einsum(*operands: Tensor, equation: str) -> Tensor:
 def window_of(
     x: Tensor, size: Ints, strides: Ints | None, dilations: Ints | None, pads: Ints | None, auto_pad: str
 ) -> SlidingWindow:
-    """A window by ONNX's attributes; `auto_pad` derives its padding from the size of x."""
+    """The window for ONNX's attributes; `auto_pad` derives the padding from the size of x."""
     n = len(size)
     stride, dilation = tuple(strides or [1] * n), tuple(dilations or [1] * n)
     low, high = split_pads(pads, n)
@@ -75,19 +75,19 @@ def window_of(
 
 
 def split_pads(pads: Ints | None, axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """ONNX's list of padding, first before every axis and then after every axis, as these two; zeros unless given."""
+    """Split ONNX's padding list into the amounts before and after each axis; zeros if it is missing."""
     around = list(pads or [0] * 2 * axes)
     return tuple(around[:axes]), tuple(around[axes:])
 
 
 def _halves(totals: Ints, auto_pad: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Padding before and after each axis; of an odd one the larger half is after it with SAME_UPPER, else before."""
+    """Divide the total padding of each axis; an odd element goes after with SAME_UPPER, else before."""
     small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
     return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
 
 
 def spatial(x: Tensor) -> list[int]:
-    """The sizes of the axes after batch and channels, which must be integers."""
+    """The spatial sizes of x, which must be integers."""
     for n in x.shape[2:]:
         if not isinstance(n, int):
             raise ShapeError(f"the sizes of images must be numbers; received {x.shape}. Give the dimension a number.")
@@ -95,7 +95,7 @@ def spatial(x: Tensor) -> list[int]:
 
 
 def pad_spatial(x: Tensor, low: Ints, high: Ints, value: float = 0.0) -> Tensor:
-    """x with padding around the axes after the channels; negative padding crops."""
+    """x padded along the spatial axes; negative padding crops."""
     for d, (a, b) in enumerate(zip(low, high), start=2):
         if min(a, b) < 0:
             n = x.shape[d]
@@ -120,7 +120,7 @@ def conv(
     size = [int(k) for k in weight.shape[2:]]
     w = window_of(x, size, strides, dilations, pads, auto_pad)
     if len(size) not in _CONVOLUTIONS:
-        raise ShapeError(f"Conv of {len(size)} axes; 1 to 3 are known.")
+        raise ShapeError(f"Conv of {len(size)} axes; supported are 1 to 3.")
     if len(size) == 2:
         return with_bias(_conv2d(x, weight, w, group), bias)
     if w.low != w.high:
@@ -166,7 +166,7 @@ def conv_transpose(
     size, image = tuple(int(k) for k in weight.shape[2:]), spatial(x)
     n = len(size)
     if n not in _TRANSPOSED:
-        raise ShapeError(f"ConvTranspose of {n} axes; 1 to 3 are known.")
+        raise ShapeError(f"ConvTranspose of {n} axes; supported are 1 to 3.")
     stride, dilation, more = tuple(strides or [1] * n), tuple(dilations or [1] * n), list(output_padding or [0] * n)
     low, high = split_pads(pads, n)
     full = SlidingWindow(size, stride, dilation, low, high).span(image)

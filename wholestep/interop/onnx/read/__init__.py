@@ -1,1 +1,1 @@
-"""ONNX files as networks: read into plain data, recorded by one row per operator."""
+"""Import of ONNX files: read into plain data, then recorded operator by operator."""

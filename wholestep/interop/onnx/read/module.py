@@ -28,8 +28,8 @@ from wholestep.nn.module.module import SEEN, Module
 from wholestep.nn.module.parameter import Buffer, Parameter
 from wholestep.steps.module import Inputs, forward_graph
 
-# Of the notes of a file of ours, names one to a line: matrices that are stored so, states that are not trained,
-# parameters that are not at present.
+# Keys of the metadata in a file of ours; each lists names, one per line: transposed matrices, untrained states, and
+# frozen parameters.
 BY_COLUMNS, BUFFERS, FROZEN = (f"wholestep.{kind}" for kind in ("by_columns", "buffers", "frozen"))
 
 
@@ -37,12 +37,12 @@ def from_onnx(source: str | PathLike[str] | bytes, *, constants: Sequence[str] =
     """The network of an ONNX file (opset 13 to 28) as a module that trains, predicts and is saved like any other.
 
     Initialisers of floats are its parameters, under their names; the statistics of `BatchNormalization` are buffers
-    that follow the batches; single numbers, sizes, and what holds infinities stay constants.  Dropout and batch norms
+    that follow the batches; scalars, sizes, and arrays with infinities stay constants.  Dropout and batch norms
     are by mode again, as they were before they were exported.  Half types are widened to float32.
 
     Args:
         source: the path of a file, whose external data lies beside it, or its bytes.
-        constants: names, or patterns of names, of initialisers that are to stay as they are.
+        constants: names, or patterns of names, of initialisers that stay constants.
 
     Example: `net = ws.from_onnx("net.onnx")`.
     """
@@ -57,7 +57,7 @@ def from_onnx(source: str | PathLike[str] | bytes, *, constants: Sequence[str] =
 
 
 class OnnxNetwork(Module):
-    """A network of an ONNX file: see `from_onnx`."""
+    """A network imported from an ONNX file: see `from_onnx`."""
 
     def __init__(self, network: OnnxGraph, constants: Sequence[str] = ()) -> None:
         kinds, turned = _kinds(network, constants), _read_turned(network)
@@ -73,7 +73,7 @@ class OnnxNetwork(Module):
         self.load_state_dict(held)
 
     def record(self, inputs: Sequence[Tensor]) -> Any:
-        """The outputs, recorded in the graph of the inputs."""
+        """Record the network in the graph of the inputs; return the outputs."""
         owned = self.__dict__.get("_owned", {})
         values: dict[str, Any] = {}
         for name, one in owned.items():
@@ -94,11 +94,13 @@ class OnnxNetwork(Module):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network, its graph and all its arrays, as one safetensors file; `ws.load_network` reads it without
-        the onnx package.  Sizes that have no name in the ONNX file, and have not been seen yet, are fixed."""
+        the onnx package.  Sizes that have no name in the ONNX file, and had one value in all calls so far,
+        are fixed.
+        """
         self._record().save(path)
 
     def _record(self) -> Recorded:
-        """The same network as a graph: for the inputs that it met last, or those that the file says."""
+        """The network as a graph, for the inputs of the last call or those declared in the file."""
         graph, out = forward_graph(self, self.__dict__.get(SEEN) or self._declare_inputs())
         form: Any = "output" if isinstance(out, Tensor) else list(graph.outputs)
         form = {name: name for name in out} if isinstance(out, dict) else form
@@ -126,7 +128,7 @@ class OnnxNetwork(Module):
 
 
 def _other_batch(network: OnnxGraph, inputs: Sequence[Tensor]) -> ExportedBatch | None:
-    """The rows of inputs that a file fixes and a network is given another number of; None where they are the same."""
+    """The batch size of the inputs if it differs from that fixed in the file; None if they are equal."""
     for declared, value in zip(network.inputs, inputs):
         fixed = declared.shape[0] if declared.shape else None
         if isinstance(fixed, int) and value.ndim and value.shape[0] != fixed:
@@ -135,7 +137,7 @@ def _other_batch(network: OnnxGraph, inputs: Sequence[Tensor]) -> ExportedBatch 
 
 
 def _class_of(network: OnnxGraph) -> type[OnnxNetwork]:
-    """A class whose `forward` takes the file's inputs by their names."""
+    """A class whose `forward` takes the file's inputs by name."""
     names = [_identifier(i.name) for i in network.inputs]
     if len(set(names)) < len(names):
         names = [f"input{i}" for i in range(len(names))]
@@ -155,7 +157,7 @@ def _class_taking(names: tuple[str, ...]) -> type[OnnxNetwork]:
 
 
 def _identifier(name: str) -> str:
-    """A name of a file as one of an argument: `input.1` is `input_1`."""
+    """A name in the file as a Python identifier: `input.1` becomes `input_1`."""
     plain = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     return plain if plain.isidentifier() and not keyword.iskeyword(plain) and plain != "self" else f"input_{plain}"
 
@@ -165,7 +167,7 @@ def _is_other_integer(x: Tensor, wanted: str) -> bool:
 
 
 def _kinds(network: OnnxGraph, constants: Sequence[str]) -> dict[str, type[Parameter]]:
-    """What each initialiser of floats becomes; the others stay constants."""
+    """Decide what each float initializer becomes, parameter or buffer; the others stay constants."""
     for pattern in constants:
         if not any(fnmatchcase(name, pattern) for name in network.constants):
             listed = ", ".join(network.constants) or "there are none"
@@ -194,7 +196,7 @@ def _kinds(network: OnnxGraph, constants: Sequence[str]) -> dict[str, type[Param
 
 
 def _read_turned(network: OnnxGraph) -> set[str]:
-    """Matrices that are read as `x @ w.T` and not otherwise: their columns are stored side by side."""
+    """The matrices that are read only as `x @ w.T`, which are stored transposed."""
     if network.ours:
         return set(network.notes.get(BY_COLUMNS, "").split("\n"))
     products: set[str] = set()
@@ -213,7 +215,7 @@ def _read_turned(network: OnnxGraph) -> set[str]:
 
 
 def _all_calls(network: OnnxGraph) -> list[OnnxNode]:
-    """The nodes that are needed, those of graphs inside them too."""
+    """All nodes that are needed, including those in subgraphs."""
     calls = []
     for call in network.live():
         calls.append(call)

@@ -1,4 +1,4 @@
-"""An ONNX graph as plain data; what reads it does not need the onnx package."""
+"""An ONNX graph as plain data; code that uses it does not need the onnx package."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Reference:
-    """An attribute of a function's node that has the value of the function's own attribute."""
+    """An attribute of a node in a function whose value is an attribute of the function."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class OnnxInput:
-    """What a graph is given: its name, dtype and shape as far as the file says them; a str names a dimension."""
+    """An input of a graph: its name, and its dtype and shape as far as the file declares them; a str is a symbolic
+    dimension.
+    """
 
     name: str
     dtype: str | None
@@ -29,7 +31,7 @@ class OnnxInput:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """One node: an operator, the names of its inputs ("" where one is left out) and outputs, its attributes."""
+    """A node: an operator, the names of its inputs ("" if omitted) and outputs, its attributes."""
 
     op: str
     domain: str
@@ -40,7 +42,7 @@ class OnnxNode:
 
     @property
     def description(self) -> str:
-        """The node in an error."""
+        """A description of the node for errors."""
         operator = self.op if not self.domain else f"{self.domain}.{self.op}"
         return f"node {self.name or ', '.join(self.outputs)!r} ({operator})"
 
@@ -68,7 +70,7 @@ class OnnxGraph:
     opset: int
     functions: Mapping[tuple[str, str], OnnxFunction] = field(default_factory=dict)
     ours: bool = False  # written by `ws.export_onnx`: indices are within range, random numbers have keys
-    notes: Mapping[str, str] = field(default_factory=dict)  # what else the file says of itself
+    notes: Mapping[str, str] = field(default_factory=dict)  # other metadata of the file
 
     def live(self) -> tuple[OnnxNode, ...]:
         """The nodes that the outputs need, in order."""
@@ -82,7 +84,7 @@ class OnnxGraph:
 
 
 def outside_names(call: OnnxNode) -> set[str]:
-    """What the graphs among a node's attributes read from around them."""
+    """The outer values that the subgraphs of a node read."""
     names: set[str] = set()
     for value in call.attributes.values():
         if isinstance(value, OnnxGraph):

@@ -1,4 +1,4 @@
-"""Reader of ONNX files into plain data; damaged files and unsupported versions are errors."""
+"""Reads ONNX files into plain data; damaged files and unsupported versions are errors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from wholestep.interop.onnx.read.table import STANDARD
 if TYPE_CHECKING:
     import onnx
 
-OLDEST, NEWEST = 13, 28  # opsets that are read; 23 is the newest that the tests of operators cover whole
-WIDENED = {"float16": "float32", "bfloat16": "float32"}  # half types of a file are computed with in float32
+OLDEST, NEWEST = 13, 28  # supported opsets; tests cover all operators up to 23
+WIDENED = {"float16": "float32", "bfloat16": "float32"}  # half types in a file are computed in float32
 DTYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "bool"})
-FEW = 6  # digits of a number that somebody wrote
-LARGEST = 2**40  # bytes of one array; more is no array but damage
+FEW = 6  # most significant digits of a number that a person wrote
+LARGEST = 2**40  # bytes of one array; a larger one means that the file is damaged
 
 
 def need_onnx() -> Any:
-    """The onnx package, or an error that says what to install."""
+    """Import the onnx package, or raise an error that says what to install."""
     try:
         import onnx
     except ImportError:
@@ -37,7 +37,7 @@ def need_onnx() -> Any:
 
 
 def read_network(source: str | PathLike[str] | bytes) -> OnnxGraph:
-    """The graph of a file, or of its bytes."""
+    """Read the graph of a file, or of its bytes."""
     onnx = need_onnx()
     what, folder = (
         ("these bytes", None) if isinstance(source, bytes | bytearray) else (str(source), Path(source).parent)
@@ -50,19 +50,19 @@ def read_network(source: str | PathLike[str] | bytes) -> OnnxGraph:
     except OSError as error:
         raise CheckpointError(f"{what} cannot be read: {error}.") from None
     except Exception as error:
-        raise CheckpointError(f"{what} is not a whole ONNX file: {error}. Nothing was imported.") from error
+        raise CheckpointError(f"{what} is not a complete ONNX file: {error}. Nothing was imported.") from error
     return model_as_network(model, what, folder)
 
 
 def model_as_network(model: onnx.ModelProto, what: str = "the model", folder: Path | None = None) -> OnnxGraph:
-    """A ModelProto as plain data."""
+    """Convert a ModelProto to plain data."""
     reader = _ProtobufReader(folder, what)
     try:
         return reader.model(model)
     except (CheckpointError, UsageError, DTypeError):
         raise
     except Exception as error:
-        raise CheckpointError(f"{what} is not a sound ONNX file: {error}. Nothing was imported.") from error
+        raise CheckpointError(f"{what} is not a valid ONNX file: {error}. Nothing was imported.") from error
 
 
 class _ProtobufReader:
@@ -71,7 +71,7 @@ class _ProtobufReader:
 
     def model(self, model: Any) -> OnnxGraph:
         if not model.HasField("graph") or not model.graph.output:
-            raise CheckpointError(f"{self.what} is not a whole ONNX file: it has no graph with outputs.")
+            raise CheckpointError(f"{self.what} is not a complete ONNX file: it has no graph with outputs.")
         opset = self.opset(model.opset_import)
         functions = {(f.domain, f.name): self.function(f) for f in model.functions}
         network = self.graph(model.graph, opset, functions)
@@ -126,14 +126,14 @@ class _ProtobufReader:
             kind = kinds.AttributeType.Name(a.type)
             raise UsageError(f"the attribute {a.name!r} of {self.what} is of kind {kind}, which is not read.")
         value = getattr(a, simple[a.type])
-        if a.type in (kinds.FLOAT, kinds.FLOATS):  # float32 in the file; 1e-5 was meant, not 9.99999974e-06
+        if a.type in (kinds.FLOAT, kinds.FLOATS):  # undo the rounding to float32: 1e-5 instead of 9.99999974e-06
             return _shortest_decimal(value) if a.type == kinds.FLOAT else [_shortest_decimal(v) for v in value]
         return list(value) if a.type == kinds.INTS else value
 
     def input(self, value: Any) -> OnnxInput:
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
-            raise UsageError(f"the input {value.name!r} of {self.what} is a {kind}; networks of tensors are read.")
+            raise UsageError(f"the input {value.name!r} of {self.what} is a {kind}; only tensors are supported.")
         tensor = value.type.tensor_type
         shape = None
         if tensor.HasField("shape"):
@@ -141,12 +141,12 @@ class _ProtobufReader:
         return OnnxInput(value.name, self.dtype(tensor.elem_type, value.name) if tensor.elem_type else None, shape)
 
     def dtype(self, kind: int, name: str) -> str:
-        found = dtype_name(kind)
-        if found not in DTYPES:
+        name_of_dtype = dtype_name(kind)
+        if name_of_dtype not in DTYPES:
             raise DTypeError(
-                f"{name!r} of {self.what} is of {found}; read are {', '.join(sorted(DTYPES | set(WIDENED)))}."
+                f"{name!r} of {self.what} is of {name_of_dtype}; read are {', '.join(sorted(DTYPES | set(WIDENED)))}."
             )
-        return found
+        return name_of_dtype
 
     def array(self, t: Any) -> Array:
         from onnx import TensorProto, numpy_helper
@@ -154,7 +154,9 @@ class _ProtobufReader:
         dtype = self.dtype(t.data_type, t.name)
         count = math.prod(t.dims)
         if any(d < 0 for d in t.dims) or count * 8 > LARGEST:
-            raise CheckpointError(f"{t.name!r} of {self.what} has the shape {tuple(t.dims)}, which is no array's.")
+            raise CheckpointError(
+                f"{t.name!r} of {self.what} has the shape {tuple(t.dims)}, which is not a valid shape."
+            )
         if t.data_location == TensorProto.EXTERNAL:
             raw = self._external(t, count)
         else:
@@ -166,7 +168,7 @@ class _ProtobufReader:
         return array
 
     def _external(self, t: Any, count: int) -> Array:
-        """The numbers of an array that lie in another file, beside the first one."""
+        """The values of an array that is stored in a second file beside the first one."""
         from onnx import helper
 
         entries = {e.key: e.value for e in t.external_data}
@@ -191,7 +193,7 @@ class _ProtobufReader:
         return np.fromfile(path, kind, count, offset=start)
 
     def _check_names(self, network: OnnxGraph) -> None:
-        """Every name is there before it is read."""
+        """Check that every name is defined before it is read."""
         defined = {"", *(i.name for i in network.inputs), *network.constants}
         for call in network.calls:
             for name in call.inputs:
@@ -202,11 +204,11 @@ class _ProtobufReader:
             defined.update(call.outputs)
         for name in network.outputs:
             if name not in defined:
-                raise CheckpointError(f"{self.what}: the output {name!r} is given by no node.")
+                raise CheckpointError(f"{self.what}: no node computes the output {name!r}.")
 
 
 def dtype_name(kind: int) -> str:
-    """The name of ONNX's number of an element type, as this library computes with it."""
+    """The name of the dtype for ONNX's element type number, after widening."""
     from onnx import TensorProto, helper
 
     if kind == TensorProto.STRING:
@@ -214,12 +216,12 @@ def dtype_name(kind: int) -> str:
     try:
         name = np.dtype(helper.tensor_dtype_to_np_dtype(kind)).name
     except KeyError:
-        raise DTypeError(f"{kind} is no element type of ONNX.") from None
+        raise DTypeError(f"{kind} is not an element type of ONNX.") from None
     return WIDENED.get(name, name)
 
 
 def _shortest_decimal(value: float) -> float:
-    """A number of few digits that is this float32, where there is one."""
+    """The shortest decimal number that rounds to this float32, if it has few digits."""
     short = str(np.float32(value))
     digits = sum(c.isdigit() for c in short.partition("e")[0].lstrip("-0."))
     return float(short) if digits <= FEW else float(np.float32(value))

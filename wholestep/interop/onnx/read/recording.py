@@ -1,4 +1,4 @@
-"""A network recorded node by node: rows on tensors, and constants and sizes computed on the way."""
+"""Records a network node by node: tensor operators as ops of the graph, constants and sizes computed immediately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wholestep.interop.onnx.read.network import Array, OnnxFunction, OnnxGraph, 
 from wholestep.interop.onnx.read.sizes import tensor_of
 from wholestep.interop.onnx.read.table import ExportedBatch, Items, NodeContext, OnnxRow, row_of
 
-Value = Tensor | Array  # what is known is an array; one of sizes may hold Dims
+Value = Tensor | Array  # constants are arrays; arrays of sizes may contain Dims
 
 
 class OnnxRecorder:
@@ -27,7 +27,7 @@ class OnnxRecorder:
         self.network, self.graph, self.batch = network, graph, batch
 
     def run(self, network: OnnxGraph, arguments: Mapping[str, Value]) -> list[Value]:
-        """The outputs of a network for values of its inputs and initialisers, and of what is around it."""
+        """The outputs of a network for given inputs and initializers, and values of the outer graph."""
         values: dict[str, Any] = {"": None, **network.constants, **arguments}
         for call in network.live():
             results = self.call(call, values, network.opset)
@@ -56,7 +56,7 @@ class OnnxRecorder:
             raise UsageError(f"{_AT} {call.description}: it could not be recorded: {error!r}.") from error
 
     def branch(self, call: OnnxNode, inputs: Sequence[Any], values: Mapping[str, Any]) -> Sequence[Any]:
-        """`If` of a condition that is known: one of its branches."""
+        """The results of an `If` whose condition is constant: those of one branch."""
         if not isinstance(inputs[0], np.ndarray):
             raise UsageError(
                 "If depends on data, and a step is recorded whole: control flow is not imported. Export the branch "
@@ -66,7 +66,7 @@ class OnnxRecorder:
         return self.run(chosen, {name: v for name, v in values.items() if v is not None})
 
     def function(self, call: OnnxNode, inputs: Sequence[Any]) -> Sequence[Any]:
-        """A model-local function, recorded where it is called."""
+        """The results of a model-local function, which is recorded at its call."""
         function = self.network.functions.get((call.domain, call.op))
         if function is None:
             raise UnsupportedOpError(missing_text({(call.domain, call.op): [call]}))
@@ -82,10 +82,12 @@ class OnnxRecorder:
     ) -> Sequence[Any]:
         unknown = call.attributes.keys() - row.attributes
         if unknown:
-            raise UsageError(f"its attribute {sorted(unknown)[0]!r} is not known; known are {sorted(row.attributes)}.")
+            raise UsageError(
+                f"its attribute {sorted(unknown)[0]!r} is not supported; supported are {sorted(row.attributes)}."
+            )
         missing = [name for name in row.needed if name not in call.attributes]
         if missing:
-            raise UsageError(f"its attribute {missing[0]!r} is missing; the file is not whole.")
+            raise UsageError(f"its attribute {missing[0]!r} is missing; the file is incomplete.")
         operands = [self._argument(row, i, value) for i, value in enumerate(inputs)]
         if len([v for v in operands[: row.required] if v is not None]) < row.required:
             raise UsageError(f"it needs {row.required} inputs; received {len(operands)}.")
@@ -106,7 +108,7 @@ class OnnxRecorder:
 
     @staticmethod
     def _is_as_large_as_an_input(result: Tensor, operands: Sequence[Any]) -> bool:
-        """Arrays of the file may be of any size, and so may what is computed from them element by element."""
+        """Is the result no larger than an operand?  Arrays of the file and results of their size are not limited."""
         return any(isinstance(v, Tensor) and v.shape == result.shape for v in operands)
 
     def _argument(self, row: OnnxRow, position: int, value: Any) -> Any:
@@ -132,11 +134,12 @@ class OnnxRecorder:
         return run
 
     def constant_or_tensor(self, value: Any) -> Any:
-        """A tensor that is made of numbers alone as the array that it is."""
+        """A tensor computed from constants alone becomes an array."""
         if not isinstance(value, Tensor) or value.graph is not None:
             return np.asarray(value) if isinstance(value, int | float | bool | np.generic) else value
         graph = ir.IRGraph((ir.Output("value", value.node),))
-        if graph.symbols or self.network.ours:  # ours computes what its network computed
+        # files from `ws.export_onnx` may be folded, as their network was before the export
+        if graph.symbols or self.network.ours:
             return value
         if any(t.elements > MOST for n in graph.nodes for t in n.results):  # type: ignore[operator]
             return value
@@ -149,7 +152,7 @@ _AT = "ONNX"
 
 
 def _with_attributes(call: OnnxNode, chosen: Mapping[str, Any]) -> OnnxNode:
-    """A node of a function with the attributes that the function was given."""
+    """A node of a function with the attributes that were passed to the function."""
     attributes = {
         name: chosen[value.name] if isinstance(value, Reference) else value
         for name, value in call.attributes.items()
@@ -158,8 +161,8 @@ def _with_attributes(call: OnnxNode, chosen: Mapping[str, Any]) -> OnnxNode:
     return OnnxNode(call.op, call.domain, call.name, call.inputs, call.outputs, attributes)
 
 
-WITHOUT_ROW = {("", "If"), ("", "Shape"), ("", "Size")}  # recorded by the recorder itself, and by sizes.py
-MOST = 2**24  # elements of a constant that is computed while a network is recorded; a step computes larger ones
+WITHOUT_ROW = {("", "If"), ("", "Shape"), ("", "Size")}  # recorded by OnnxRecorder itself or by sizes.py
+MOST = 2**24  # elements of a constant that is computed during recording; larger ones are computed in the step
 REFUSED = {
     "Loop": "it runs as often as data says; a loop over the slices of a sequence is Scan",
     "NonZero": "the shape of its result depends on data",
@@ -170,7 +173,7 @@ REFUSED = {
 
 
 def missing_text(missing: Mapping[tuple[str, str], Sequence[OnnxNode]]) -> str:
-    """What to do about operators that have no row: all of them at once."""
+    """The error text for all operators without a row."""
     parts = []
     for (domain, op), calls in missing.items():
         operator = f"{domain}.{op}" if domain else op
@@ -186,7 +189,7 @@ def missing_text(missing: Mapping[tuple[str, str], Sequence[OnnxNode]]) -> str:
 
 
 def missing_operators(network: OnnxGraph) -> dict[tuple[str, str], list[OnnxNode]]:
-    """The nodes that the outputs need and nothing records, by operator."""
+    """The nodes that the outputs need and that have no row, by operator."""
     missing: dict[tuple[str, str], list[OnnxNode]] = {}
 
     def look(calls: Sequence[OnnxNode]) -> None:

@@ -1,4 +1,4 @@
-"""Arithmetic of sizes: what a file computes from shapes, on arrays whose elements may be symbolic dimensions.
+"""Arithmetic of sizes: nodes computed from shapes, as arrays whose elements may be symbolic dimensions.
 
 A file says `Reshape(x, Concat(Shape(x)[:1], [-1]))`.  While a network is recorded `Shape` is an array, of objects where
 a dimension has no number yet, and the nodes behind it are computed here.
@@ -18,8 +18,8 @@ from wholestep.compiler.ir.types import Dim, divide, product
 from wholestep.errors import ShapeError, UsageError
 from wholestep.interop.onnx.read.network import Array, OnnxNode
 
-SMALL = 4096  # elements; larger arrays are no sizes, and are folded by the rows of tensors
-LIMIT = 2**32  # bytes of one value of a network, its batch counted as one row: more is a damaged or hostile file
+SMALL = 4096  # elements; larger arrays are not sizes, and are folded by the tensor rows
+LIMIT = 2**32  # bytes of one value, with its batch counted as one row; a larger one means a damaged or hostile file
 
 
 def need_room(shape: Sequence[Any], itemsize: int = 8) -> None:
@@ -33,11 +33,11 @@ def need_room(shape: Sequence[Any], itemsize: int = 8) -> None:
 
 
 def compute_sizes(call: OnnxNode, inputs: Sequence[Any], opset: int) -> Sequence[Any] | None:
-    """The results of a node on sizes, None where it is about something else."""
+    """The results of a node that computes sizes; None for any other node."""
     if call.domain or not inputs:
         return None
     if inputs[0] is None and call.op in ("Shape", "Size"):
-        raise UsageError("its input is missing; the file is not whole.")
+        raise UsageError("its input is missing; the file is incomplete.")
     if call.op in ("Shape", "Size"):
         return _shape(call, inputs[0])
     rule = RULES.get(call.op)
@@ -53,7 +53,7 @@ def extents(value: Array, what: str = "a shape") -> list[Any]:
 
 
 def array_of(values: Sequence[Any]) -> Array:
-    """Sizes as an array: of int64, or of objects where one has no number yet."""
+    """An array of sizes: int64, or objects if one is symbolic."""
     out = np.empty(len(values), object)
     out[:] = list(values)
     settled: Array = _as_integers(out)
@@ -96,10 +96,10 @@ def _quotient(a: Any, b: Any) -> Any:
     if isinstance(a, Dim) or isinstance(b, Dim):
         quotient = divide(a, b)
         if quotient is None:
-            raise ShapeError(f"{a} / {b} is no whole number for every size; give the dimension a fixed number.")
+            raise ShapeError(f"{a} / {b} is not an integer for every size; give the dimension a fixed number.")
         return quotient
     if b == 0:
-        raise ShapeError(f"{a} / {b}: a size is divided by 0.")
+        raise ShapeError(f"{a} / {b}: a size is divided by 0; the file is damaged.")
     return math.trunc(a / b) if abs(a) < 2**52 else a // b
 
 
@@ -138,7 +138,7 @@ def _compare(op: str) -> Callable[..., Any]:
 
 def _gather(a: Any, x: Array, index: Array) -> Any:
     if x.ndim == 0:
-        raise ShapeError("Gather from a single number.")
+        raise ShapeError("Gather needs an array; received a single number.")
     axis = a.get("axis", 0)
     if index.size and not -x.shape[axis] <= index.min() <= index.max() < x.shape[axis]:
         raise ShapeError(f"Gather: the index {index} is outside of {x.shape[axis]} sizes.")
@@ -237,7 +237,7 @@ RULES: dict[str, Callable[..., Any]] = {
 
 
 def tensor_of(value: Any) -> Tensor:
-    """A value as a tensor; one of sizes as numbers that are known when a step runs."""
+    """A value as a tensor; symbolic sizes get their value when a step runs."""
     if isinstance(value, Tensor):
         return value
     if value.dtype != object:
@@ -251,5 +251,5 @@ def _size(extent: Any) -> Tensor:
 
 
 def number(value: Array) -> Any:
-    """The one element of an array."""
+    """The single element of an array."""
     return np.asarray(value).reshape(-1)[0].item()

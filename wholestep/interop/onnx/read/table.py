@@ -33,13 +33,13 @@ class Items(tuple[Any, ...]):
 
 @dataclass(frozen=True)
 class ExportedBatch:
-    """The number of rows that a file was exported for, and how many the network is given: another number."""
+    """The batch size that a file was exported for, and a different one that the network is called with."""
 
     fixed: int
     given: Extent
 
     def is_in(self, shape: Sequence[Extent]) -> bool:
-        """Does a shape depend on the rows that are given?"""
+        """Does a shape depend on the batch size?"""
         if isinstance(self.given, int):
             return self.given in shape[:1]
         return any(isinstance(e, Dim) and self.given.symbols & e.symbols for e in shape)
@@ -47,21 +47,21 @@ class ExportedBatch:
 
 @dataclass(frozen=True)
 class NodeContext:
-    """What a row may know of the node that it records, beside inputs and attributes."""
+    """The context that a row can read besides inputs and attributes of its node."""
 
     op: str
     name: str
     opset: int
-    outputs: int  # how many results somebody reads, counted to the last of them
+    outputs: int  # number of results up to the last one that is used
     batch: ExportedBatch | None
     ours: bool  # was the file written by `ws.export_onnx`?
-    graph: Graph | None  # that it is recorded in, for random numbers; None while constants are folded
-    run: Callable[[OnnxGraph, Sequence[Any]], list[Any]]  # record a graph that is an attribute, on values
+    graph: Graph | None  # the graph being recorded, for random numbers; None while constants are folded
+    run: Callable[[OnnxGraph, Sequence[Any]], list[Any]]  # records a subgraph (an attribute) on values
 
 
 @dataclass(frozen=True)
 class OnnxRow:
-    """How one operator is recorded: positional arguments are its inputs, keywords its attributes."""
+    """A row: how to record one operator, with its inputs as positional and its attributes as keyword arguments."""
 
     function: Function
     inputs: tuple[str, ...]
@@ -70,8 +70,8 @@ class OnnxRow:
     attributes: frozenset[str]
     needed: tuple[str, ...]  # attributes without a default
     takes_node: bool
-    static: frozenset[str]  # inputs that are arrays: they must be known when the network is recorded
-    raw: frozenset[str]  # inputs that are arrays where they are known, and tensors elsewhere
+    static: frozenset[str]  # inputs that must be constant arrays when the network is recorded
+    raw: frozenset[str]  # inputs that may be arrays if constant, tensors otherwise
 
 
 ROWS: dict[tuple[str, str], OnnxRow] = {}
@@ -80,16 +80,16 @@ ROWS: dict[tuple[str, str], OnnxRow] = {}
 def onnx_op(
     *names: str, domain: str = "", static: Sequence[str] = (), raw: Sequence[str] = ()
 ) -> Callable[[Function], Function]:
-    """Say how an ONNX operator is recorded, so that `ws.from_onnx` takes files that use it.
+    """Register a function that records an ONNX operator, so that `ws.from_onnx` accepts files that use it.
 
     Args:
-        names: of the operator, as in the file's `op_type`.
-        domain: that the operator belongs to; "" is ONNX's own.
+        names: the names of the operator, as in the file's `op_type`.
+        domain: the operator's domain; "" is ONNX's own.
         static: inputs that say shapes or options: they come as arrays, and must not depend on data.
-        raw: inputs that come as arrays where they are known, and as tensors elsewhere.
+        raw: inputs that are passed as arrays if they are constant, otherwise as tensors.
 
     The function takes the inputs as tensors (None for one that is left out) and the attributes as keywords with the
-    defaults of the operator; it returns a tensor, or a tuple of as many as the operator has outputs.
+    defaults of the operator; it returns a tensor, or a tuple with one tensor for each output.
 
     Example::
 
@@ -130,7 +130,7 @@ def _row(function: Function, static: frozenset[str], raw: frozenset[str]) -> Onn
 
 
 def row_of(domain: str, op: str) -> OnnxRow | None:
-    """The row of an operator, None where there is none."""
+    """The row of an operator; None if there is none."""
     _load()
     return ROWS.get(("" if domain in STANDARD else domain, op))
 
@@ -139,11 +139,11 @@ _LOADED: set[str] = set()
 
 
 def _load() -> None:
-    """The rows of this package register themselves when they are first needed; a user's own stay before them."""
+    """Load the rows of this package on first use; rows registered by users take precedence."""
     if _LOADED:
         return
     _LOADED.update(FILES)
-    own = dict(ROWS)
+    registered = dict(ROWS)
     for name in FILES:
         import_module(f"wholestep.interop.onnx.ops.{name}")
-    ROWS.update(own)
+    ROWS.update(registered)

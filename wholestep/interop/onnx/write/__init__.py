@@ -1,1 +1,1 @@
-"""Graphs of this library as ONNX models."""
+"""Export of graphs as ONNX models."""

@@ -1,4 +1,4 @@
-"""Ops that only training steps contain: gradients of convolutions and pools, random numbers."""
+"""Rows for ops that only training steps contain: gradients of convolutions and pools, random numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from wholestep.interop.onnx.write.values import Row, value
 
 
 def conv_grad_weight(e: OnnxEmitter, node: ir.Node) -> str:
-    """Batch and channels change places: a convolution of x by the gradient, stride and dilation exchanged."""
+    """The gradient of a convolution's weight: a convolution of x by the gradient with batch and channels swapped, and
+    with stride and dilation swapped.
+    """
     a, (x, g) = attrs_of(node, at.ConvGradAttrs), node.inputs
     groups = a.groups
     images = _parts(e, value(e, x), int(x.type.shape[1]) // groups, groups)
@@ -35,7 +37,7 @@ def _one_group(e: OnnxEmitter, a: at.ConvGradAttrs, x: str, g: str) -> str:
 
 
 def pool_index(e: OnnxEmitter, node: ir.Node) -> str:
-    """Where each maximum stands in the whole of x: what the other two rows read, and nobody else."""
+    """The flat index of each maximum in x; only the other two rows read it."""
     a = attrs_of(node, at.PoolAttrs)
     attributes = {"kernel_shape": list(a.window), "strides": list(a.stride), "pads": [*a.low, *a.high]}
     return e.add_many("MaxPool", [value(e, node.inputs[0])], attributes, outputs=2)[1]
@@ -54,7 +56,7 @@ def pool_pick(e: OnnxEmitter, node: ir.Node) -> str:
 
 
 def random(e: OnnxEmitter, node: ir.Node) -> str:
-    """Uniform numbers, the runtime's own: equal keys are one draw."""
+    """Uniform random numbers from the runtime's generator; nodes with equal keys share one draw."""
     a = attrs_of(node, at.RandomAttrs)
     key = f"{a.key}, {a.type}, {a.first}"
     if key not in e.draws:

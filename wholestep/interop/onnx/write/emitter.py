@@ -1,4 +1,4 @@
-"""An ONNX graph while it is written: names of values, constants, sizes, nodes in order."""
+"""Builds an ONNX graph: names of values, constants, sizes, and nodes in order."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def kind_of(dtype: DType) -> int:
 
 
 class OnnxEmitter:
-    """The nodes of one graph; those of a loop's body have an emitter of their own, which sees the names around it."""
+    """The nodes of one graph; the body of a loop has its own emitter, which also sees the names of the outer graph."""
 
     def __init__(self, opset: int, outer: OnnxEmitter | None = None) -> None:
         self.opset, self.outer = opset, outer
         self.nodes: list[NodeProto] = []
         self.names: dict[ir.Node, str] = {}
-        self.results: dict[ir.Node, list[str]] = {}  # of nodes with several
+        self.results: dict[ir.Node, list[str]] = {}  # names of nodes with several results
         self.functions: set[str] = set() if outer is None else outer.functions
-        self.symbols: dict[str, str] = {}  # symbol -> the name of its size, int64 of shape (1,)
+        self.symbols: dict[str, str] = {}  # symbol -> name of its size, an int64 of shape (1,)
         self.sources: dict[str, tuple[str, int]] = {} if outer is None else outer.sources  # symbol -> input, axis
         self._taken: dict[str, int] = {} if outer is None else outer._taken
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-        self.draws: dict[str, str] = {} if outer is None else outer.draws  # random numbers by key
+        self.draws: dict[str, str] = {} if outer is None else outer.draws  # names of random numbers by key
         self.layer = ""
 
     # -- names -----------------------------------------------------------------------------------------------------
@@ -55,11 +55,11 @@ class OnnxEmitter:
         return f"{stem}_{count}" if count else stem
 
     def reserve(self, name: str) -> None:
-        """A name that is given: of an input, a parameter or an output."""
+        """Reserve the name of an input, a parameter or an output."""
         self._taken[name] = self._taken.get(name, 0) + 1
 
     def name_of(self, node: ir.Node) -> str | None:
-        """The name of a value that has been written, here or around this graph."""
+        """The name of a value that was written in this graph or an outer one."""
         name = self.names.get(node)
         return name if name is not None or self.outer is None else self.outer.name_of(node)
 
@@ -75,7 +75,7 @@ class OnnxEmitter:
         domain: str = "",
         name: str = "",
     ) -> str:
-        """A node with one result, or the first of several."""
+        """Add a node; return the name of its first result."""
         return self.add_many(op, inputs, attributes, outputs=outputs, domain=domain, name=name)[0]
 
     def add_many(
@@ -97,11 +97,11 @@ class OnnxEmitter:
         return results
 
     def own(self, function: str, inputs: Sequence[str], attributes: Mapping[str, Any] | None = None) -> str:
-        """A call of a function that the model carries: see functions.py."""
+        """Call a function that is stored in the model: see functions.py."""
         return self.add(function, inputs, attributes, domain="wholestep")
 
     def constant(self, value: Array | Sequence[int] | float, dtype: str | None = None) -> str:
-        """A Constant node; equal ones are one."""
+        """A Constant node; equal constants share one."""
         array = np.asarray(value, dtype or (None if isinstance(value, np.ndarray) else np.int64))
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
@@ -117,7 +117,7 @@ class OnnxEmitter:
     # -- sizes -----------------------------------------------------------------------------------------------------
 
     def extent(self, e: Extent) -> str:
-        """A size as int64 of shape (1,)."""
+        """A size as an int64 tensor of shape (1,)."""
         if not isinstance(e, Dim):
             return self.constant([int(e)])
         total = ""
@@ -133,19 +133,19 @@ class OnnxEmitter:
     def _symbol(self, symbol: str) -> str:
         if symbol not in self.symbols:
             if symbol not in self.sources:
-                raise GraphError(f"the size {symbol!r} is of no input's axis alone; give it a fixed number.")
+                raise GraphError(f"the size {symbol!r} is not the size of an input's axis; give it a fixed number.")
             source, axis = self.sources[symbol]
             self.symbols[symbol] = self.add("Shape", [source], {"start": axis, "end": axis + 1})
         return self.symbols[symbol]
 
     def shape(self, extents: Shape) -> str:
-        """A shape as int64; computed from inputs where a size has no number."""
+        """A shape as an int64 tensor; symbolic sizes are computed from inputs."""
         if not any(isinstance(e, Dim) for e in extents):
             return self.constant([int(e) for e in extents])
         return self.add("Concat", [self.extent(e) for e in extents], {"axis": 0})
 
     def reshape(self, name: str, shape: Shape) -> str:
-        """Reshape, with -1 for the one size that has no number."""
+        """Add a Reshape, with -1 for the single symbolic size."""
         unknown = [e for e in shape if isinstance(e, Dim)]
         if len(unknown) > 1:
             return self.add("Reshape", [name, self.shape(shape)])

@@ -1,4 +1,4 @@
-"""`ws.export_onnx`: a network, or a whole training step, as an ONNX file."""
+"""`ws.export_onnx`: write a network, or a whole training step, as an ONNX file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wholestep.session.session import Session
 
 OPSETS = (20, 21, 22, 23)
-EXTERNAL = 1 << 30  # bytes: a file of more is written in two, the second with the numbers
+EXTERNAL = 1 << 30  # bytes: larger models store their arrays in a second file
 Array = np.ndarray[Any, Any]
 
 
@@ -33,8 +33,8 @@ def export_onnx(
     opset: int = 20,
     external_data: bool | None = None,
 ) -> None:
-    """Write what a network predicts as an ONNX file, which `ws.from_onnx` and other runtimes read; of a session, the
-    whole training step.
+    """Write the prediction of a network as an ONNX file, which `ws.from_onnx` and other runtimes read; for a session,
+    the whole training step.
 
     Parameters are initialisers under their names.  The first axis of every input is symbolic, whatever the example has.
     Dropout and batch norms are written as such, so that who imports the file can train it.
@@ -43,10 +43,10 @@ def export_onnx(
         net: a module.  Of a session that trains, the file has its step: inputs are those of the step, then all
             parameters, moments and runtime scalars with their values of now as defaults; outputs those of the step,
             then `next.<name>` for everything that it changes, to be given to the next step.
-        example: what the network is called on: an array, a tuple or a dict of arrays, or `ws.Spec`s; not needed for a
+        example: the network's inputs: an array, a tuple or a dict of arrays, or `ws.Spec`s; not needed for a
             network that has been trained, evaluated or asked for predictions.
         opset: 20 to 23; 23 has operators for attention and `rms_norm`, which before are functions in the file.
-        external_data: put the numbers into a second file, `<path>.data`; by itself where they are more than 1 GiB.
+        external_data: write the arrays to a second file, `<path>.data`; by default if they have more than 1 GiB.
 
     Example: `ws.export_onnx(net, "net.onnx", example=images[:1])`.
     """
@@ -111,7 +111,7 @@ def _inputs(net: Module, example: object) -> Inputs:
 
 
 def _spec(value: object) -> Spec:
-    """An example as what a graph knows of it: its rows are symbolic."""
+    """The spec of an example; its first axis is symbolic."""
     if isinstance(value, Spec):
         return value
     example: Any = value
@@ -122,7 +122,7 @@ def _spec(value: object) -> Spec:
 
 
 def write_model(model: Any, target: Path, external_data: bool | None) -> None:
-    """Check a model and write it, with its numbers in a second file where there are many."""
+    """Check a model and write it; large models store their arrays in a second file."""
     onnx = need_onnx()
     size = sum(len(t.raw_data) for t in model.graph.initializer)
     apart = size > EXTERNAL if external_data is None else external_data

@@ -1,5 +1,6 @@
-"""What ONNX has no operator for, as functions that a model carries: any runtime runs them by their bodies, and
-`ws.from_onnx` reads them back as the one op that they stand for."""
+"""Functions stored in a model for ops without an ONNX operator: any runtime can run their bodies, and `ws.from_onnx`
+reads each of them back as the one op.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ BODIES = {
     "log2": """log2 (x) => (y) {
   c = Constant <value_float = 2.0> () two = CastLike (c, x) unit = Log (two) natural = Log (x)
   y = Div (natural, unit) }""",
-    # log(u)·x / (u - 1) with u = 1 + x as it is rounded, which keeps the digits near 0
+    # log(u)·x / (u - 1) with u = fl(1 + x), which is accurate near 0
     "log1p": """log1p (x) => (y) {
   o = Constant <value_float = 1.0> () one = CastLike (o, x) u = Add (one, x) logarithm = Log (u)
   same = Equal (u, one) infinite = IsInf (u) plain = Or (same, infinite) gone = Sub (u, one)
@@ -88,7 +89,7 @@ BODIES = {
   logs = LogSoftmax <axis = -1> (x) whole = Cast <to = 7> (labels) axes = Constant <value_ints = [-1]> ()
   index = Unsqueeze (whole, axes) picked = GatherElements <axis = -1> (logs, index) flat = Squeeze (picked, axes)
   y = Neg (flat) }""",
-    # The number of each place along an axis of a shape.
+    # The index of each position along an axis of a shape.
     "iota": """iota <axis, dtype> (shape) => (y) {
   a = Constant <value_int: int = @axis> () zeroth = Constant <value_ints = [0]> () place = Unsqueeze (a, zeroth)
   many = Gather <axis = 0> (shape, place) rank = Shape (shape) ones = ConstantOfShape <value = int64[1] {1}> (rank)
@@ -97,7 +98,7 @@ BODIES = {
   placed = Reshape (row, along) wide = Expand (placed, shape) y = Cast <to: int = @dtype> (wide) }""",
     "argmax": """argmax <axis> (x) => (y) {
   whole = ArgMax <axis: int = @axis, keepdims = 0> (x) y = Cast <to = 6> (whole) }""",
-    # Zeros of a shape, and updates added at the rows that indices name.
+    # A scatter-add: zeros of a shape, with updates added at the indexed rows.
     "scatter_add": """scatter_add (updates, index, shape) => (y) {
   blank = ConstantOfShape (shape) zeros = CastLike (blank, updates) whole = Cast <to = 7> (index)
   axes = Constant <value_ints = [-1]> () place = Unsqueeze (whole, axes)
@@ -139,7 +140,7 @@ _CAUSAL = """
   visible = Where (seen, scores, minus_like)
 """
 _PLAIN = "  weights = Softmax <axis = -1> (visible)\n"
-# A query that may look nowhere gives 0.
+# A query that may attend to nothing gets the output 0.
 _SAFE = """
   by_row = Constant <value_ints = [-1]> ()
   most = ReduceMax <keepdims = 1> (visible, by_row)
@@ -182,7 +183,7 @@ _GROUPED_OUT = """
 
 
 def _attention(name: str) -> str:
-    """The body of an attention by its name: grouped, causal, masked, and the number of axes where it is not 4."""
+    """The body of an attention function by its name: grouped, causal, masked, and the number of axes unless it is 4."""
     rank = int(name.rpartition("attention")[2] or 4)
     masked = "masked_" in name
     order = ", ".join(map(str, [*range(rank - 2), rank - 1, rank - 2]))
@@ -199,6 +200,6 @@ def _attention(name: str) -> str:
 
 
 def function_protos(names: Iterable[str], opset: int) -> list[FunctionProto]:
-    """The functions of these names."""
+    """The functions with these names as FunctionProtos."""
     head = f'<opset_import: ["" : {opset}], domain: "{DOMAIN}">'
     return [parser.parse_function(f"{head} {BODIES.get(name) or _attention(name)}") for name in sorted(names)]

@@ -1,4 +1,4 @@
-"""A graph as ONNX nodes in topological order; batch norms and biased products are written as one operator."""
+"""Writes a graph as ONNX nodes in topological order; batch norms and biased products become one operator."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WITH_BIAS = {"conv2d": layers.conv2d, "conv2d_grad_input": layers.conv_transpose
 
 @dataclass
 class OnnxWriter:
-    """Writes graphs; `updates` says how the running statistics of norms move."""
+    """Writes graphs; `updates` describes how the running statistics of batch norms are updated."""
 
     updates: Mapping[str, ir.Node] = field(default_factory=dict)
     readers: dict[ir.Node, list[ir.Node]] = field(default_factory=dict)
 
     def write(self, e: OnnxEmitter, graph: ir.IRGraph) -> None:
-        """Write what the outputs need."""
+        """Write the nodes that the outputs need."""
         order = self._order([o.node for o in graph.outputs])
         for node in order:
             for i in self.needs(node):
@@ -37,7 +37,7 @@ class OnnxWriter:
                 self._write_node(e, node)
 
     def needs(self, node: ir.Node) -> Sequence[ir.Node]:
-        """The values that a node is written with."""
+        """The values that must be written before a node."""
         if node.op == "by_mode":
             return node.inputs[1:]
         if node.op == "add" and (norm := layers.match_batch_norm(node)) is not None:
@@ -49,7 +49,7 @@ class OnnxWriter:
         return node.inputs
 
     def _order(self, roots: Sequence[ir.Node]) -> list[ir.Node]:
-        """Each node after what it needs."""
+        """The nodes in topological order."""
         done: dict[ir.Node, None] = {}
         for root in roots:
             stack = [(root, 0)]
@@ -68,7 +68,7 @@ class OnnxWriter:
 
     def _write_node(self, e: OnnxEmitter, node: ir.Node) -> None:
         if node.op in WITH_BIAS and self._bias_behind(node) is not None:
-            return  # written together with its bias
+            return  # it is written together with its bias
         if node.op == "scan":
             items = [r for r in self.readers.get(node, []) if r.op == "item"]
             carries = attrs_of(node, at.ScanAttrs).carries
@@ -105,8 +105,8 @@ class OnnxWriter:
         row = ALL_ROWS.get(node.op)
         if row is None:
             raise GraphError(
-                f"{node.op} has no form in ONNX; exported are {', '.join(sorted(ALL_ROWS))}."
-                f"{'' if node.line is None else node.line.shown}"
+                f"{node.op} cannot be exported to ONNX; supported are {', '.join(sorted(ALL_ROWS))}."
+                f"{'' if node.line is None else node.line.error_note}"
             )
         return row(e, node)
 
@@ -121,7 +121,7 @@ class OnnxWriter:
         return e.add("BatchNormalization", [value(e, i) for i in norm.inputs], attributes)
 
     def _bias_behind(self, product: ir.Node) -> ir.Node | None:
-        """The bias that is added to a product and nothing else reads the product."""
+        """The bias that is added to a product, if nothing else reads the product."""
         readers = self.readers.get(product, [])
         if len(readers) != 1 or readers[0].op != "add":
             return None

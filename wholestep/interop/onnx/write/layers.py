@@ -28,7 +28,7 @@ def _window(a: at.ConvAttrs | at.ConvGradAttrs, kernel: Sequence[int]) -> dict[s
 def conv2d(e: OnnxEmitter, node: ir.Node, bias: ir.Node | None = None) -> str:
     a, (x, w) = attrs_of(node, at.ConvAttrs), node.inputs
     if a.last:
-        raise GraphError("a convolution with channels last has no operator of ONNX.")
+        raise GraphError("a convolution with channels last has no ONNX operator.")
     kernel = [int(k) for k in w.type.shape[2:]]
     if bias is None and _is_mean(node):
         attributes = {
@@ -43,7 +43,7 @@ def conv2d(e: OnnxEmitter, node: ir.Node, bias: ir.Node | None = None) -> str:
 
 
 def _is_mean(node: ir.Node) -> bool:
-    """Is a convolution the mean of each window of each channel, as `avg_pool2d` records it?"""
+    """Is a convolution the mean over windows of each channel, as `avg_pool2d` records it?"""
     a, w = attrs_of(node, at.ConvAttrs), node.inputs[1]
     if w.op != "constant" or a.groups != node.inputs[0].type.shape[1] or w.type.shape[0] != a.groups:
         return False
@@ -65,7 +65,7 @@ def conv_transpose(e: OnnxEmitter, node: ir.Node, bias: ir.Node | None = None) -
 
 
 def gemm(e: OnnxEmitter, node: ir.Node, bias: ir.Node) -> str:
-    """A product of matrices and the bias behind it."""
+    """Write a matrix product and its bias as Gemm."""
     a = attrs_of(node, at.MatmulAttrs)
     turned = {"transA": int(a.transpose_a), "transB": int(a.transpose_b)}
     return e.add("Gemm", [*(value(e, i) for i in node.inputs), value(e, bias)], turned)
@@ -115,7 +115,7 @@ def attention(e: OnnxEmitter, node: ir.Node) -> str:
     if e.opset >= 23 and q.type.rank == 4:
         return e.add("Attention", inputs, {"is_causal": int(a.causal), "scale": a.scale})
     if q.type.rank != 4 and q.type.shape[:-2] != k.type.shape[:-2]:
-        raise GraphError("attention of shared heads is exported for tensors of 4 axes, (batch, heads, time, width).")
+        raise GraphError("attention with shared key heads is only exported for tensors (batch, heads, time, width).")
     kinds = ("grouped_" if grouped else "", "causal_" if a.causal else "", "masked_" if len(inputs) > 3 else "")
     axes = "" if q.type.rank == 4 else str(q.type.rank)
     return e.own(f"{''.join(kinds)}attention{axes}", inputs, {"scale": a.scale})
@@ -132,15 +132,16 @@ def dropout(e: OnnxEmitter, node: ir.Node) -> str:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """The parts of a norm whose statistics are states: x, weight, bias, and the two."""
+    """The parts of a batch norm whose statistics are states: x, weight, bias, mean, variance."""
 
     inputs: tuple[ir.Node, ir.Node, ir.Node, ir.Node, ir.Node]
     eps: float
 
 
 def match_batch_norm(node: ir.Node) -> BatchNorm | None:
-    """(x - mean)·(1 / √(variance + eps)·weight) + bias of running statistics, as `ws.batch_norm` records it for
-    evaluation; None where a sum is something else."""
+    """The batch norm with running statistics that `ws.batch_norm` records for evaluation, (x - mean)·(1 / √(variance +
+    eps)·weight) + bias; None if the sum is anything else.
+    """
     if node.op != "add" or node.inputs[0].op != "mul" or node.inputs[0].inputs[0].op != "sub":
         return None
     (_scaled, shift), (centred, slope) = node.inputs, node.inputs[0].inputs
@@ -159,7 +160,7 @@ def match_batch_norm(node: ir.Node) -> BatchNorm | None:
 
 
 def _per_channel(node: ir.Node, x: ir.Node) -> ir.Node | None:
-    """The vector that a node has for each channel of x."""
+    """The per-channel vector that a node broadcasts over x."""
     if node.op != "expand" or attrs_of(node, at.ExpandAttrs).axes != (1,) or node.type.shape != x.type.shape:
         return None
     (vector,) = node.inputs
@@ -176,7 +177,7 @@ def _constant(node: ir.Node) -> float | None:
 
 
 def momentum_of(update: ir.Node | None) -> float:
-    """How much of a running statistic stays: of `now · (1 - share) + batch · share` one minus the share."""
+    """The momentum of a running statistic: 1 - share in `now · (1 - share) + batch · share`."""
     default = 0.9
     while update is not None and update.op == "stop_gradient":
         (update,) = update.inputs

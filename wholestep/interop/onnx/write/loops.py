@@ -1,4 +1,4 @@
-"""`scan` as ONNX's Scan operator."""
+"""Writes `scan` as ONNX's Scan operator."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ Write = Callable[[OnnxEmitter, ir.IRGraph], None]
 
 
 def tensor_info(name: str, type: TensorType) -> ValueInfoProto:
-    """A value's name, dtype and shape, as ONNX says it."""
+    """A value's name, dtype and shape as a ValueInfoProto."""
     shape = [str(e) if isinstance(e, Dim) else int(e) for e in type.shape]
     return helper.make_tensor_value_info(name, kind_of(type.dtype), shape)
 
 
 def scan(e: OnnxEmitter, node: ir.Node, trails: set[int], write: Write) -> None:
-    """Write a loop: the last of each carry, then the stacked outputs; `trails` are carries of which all values are
-    read, which the body gives as outputs as well."""
+    """Write a loop: the last value of each carry, then the stacked outputs; `trails` are carries of which all values
+    are read, so that the body also outputs them.
+    """
     a = attrs_of(node, at.ScanAttrs)
     operands = [value(e, i) for i in node.inputs]
     inner = OnnxEmitter(e.opset, e)
@@ -37,7 +38,8 @@ def scan(e: OnnxEmitter, node: ir.Node, trails: set[int], write: Write) -> None:
     write(inner, a.graph)
     results = [o.node for o in a.graph.outputs]
     chosen = [*range(len(results)), *sorted(trails)]
-    names = [inner.add("Identity", [value(inner, results[i])]) for i in chosen]  # a result may be an input, or two
+    # a result may be an input, or occur twice
+    names = [inner.add("Identity", [value(inner, results[i])]) for i in chosen]
     body = helper.make_graph(
         inner.nodes,
         e.fresh("body"),
@@ -67,7 +69,7 @@ def scan(e: OnnxEmitter, node: ir.Node, trails: set[int], write: Write) -> None:
 
 
 def is_last(node: ir.Node, trail: ir.Node) -> bool:
-    """Is a node the slice that a loop leaves last of a carry?"""
+    """Is a node the slice that reads the last value of a carry?"""
     scan_node = trail.inputs[0]
     a = attrs_of(scan_node, at.ScanAttrs)
     if node.op != "slice":

@@ -1,4 +1,4 @@
-"""A graph with its numbers, or the training step of a session, as a ModelProto."""
+"""Converts a graph with its arrays, or the training step of a session, to a ModelProto."""
 
 from __future__ import annotations
 
@@ -36,25 +36,26 @@ if TYPE_CHECKING:
     from wholestep.session.session import Session
 
 Array = np.ndarray[Any, Any]
-NEXT = "next."  # before the name of a state: what a step makes of it
-FORMAT = 10  # of files; what runtimes that know opset 20 read
+NEXT = "next."  # prefix of the output that is a state's next value
+FORMAT = 10  # the version of the file format: the one of runtimes that support opset 20
 
 
 @dataclass(frozen=True)
 class Named:
-    """The numbers of states by name, and what becomes of states that a step changes."""
+    """The values of states by name, and how a step uses them."""
 
     numbers: Mapping[str, Array]
     updates: Mapping[str, ir.Node]
     buffers: Sequence[str] = ()  # states that are not trained
-    frozen: Sequence[str] = ()  # parameters that are not, at present
+    frozen: Sequence[str] = ()  # parameters that are frozen
 
 
 def make_model(
     graph: ir.IRGraph, named: Named, opset: int, title: str, *, states_are_inputs: bool = False
 ) -> ModelProto:
-    """What a graph gives, as an ONNX model; its states are initialisers, which may be inputs as well: a runtime takes
-    the initialiser of what it is not given."""
+    """A graph as an ONNX model; its states are initializers, which may be inputs as well: a runtime uses the
+    initializer of an input that it is not given.
+    """
     e = OnnxEmitter(opset)
     for node in graph.inputs:
         name = node.attrs.name  # type: ignore[attr-defined]
@@ -107,18 +108,18 @@ def make_model(
 
 
 def _outer_references(node: Any) -> list[str]:
-    """What the graphs inside a node read."""
+    """The outer values that the subgraphs of a node read."""
     return [i for a in node.attribute if a.HasField("g") for n in a.g.node for i in (*n.input, *_outer_references(n))]
 
 
 # -- a training step: states and runtime scalars are inputs, what they become are outputs ------------------------------
 
-# A dropout is drawn anew wherever it stands; its gradient needs the same numbers.
+# Each ONNX Dropout draws its own mask, but the gradient needs the same mask as the forward pass.
 KEPT = frozenset(DECOMPOSITIONS.keys() & ALL_ROWS.keys()) - {"dropout"}
 
 
 def step_model(session: Session, opset: int) -> ModelProto:
-    """The step that a session runs: its outputs, and `next.<name>` of each state that it changes."""
+    """The training step of a session: its outputs, and `next.<name>` for each state that it changes."""
     definition = session._programs.need("the step for ONNX").definition
     if definition.has_micro_batches or (definition.optimizer is None and definition.main != TRAIN):
         raise UsageError(
@@ -142,7 +143,7 @@ def step_model(session: Session, opset: int) -> ModelProto:
 
 
 def lower_for_onnx(graph: ir.IRGraph) -> ir.IRGraph:
-    """A traced step without gradients, modes and what ONNX has no form for."""
+    """A recorded graph without gradients, modes and ops that ONNX cannot express."""
     for one in (inline_calls, expand_gradients, strip_stop_gradients, lower_dynamic_update_slices):
         graph = one(graph)
     graph = decompose(graph, keep=KEPT)

@@ -1,4 +1,4 @@
-"""Elementwise ops, reductions and movement as ONNX operators, a row per op; ONNX broadcasts where it can."""
+"""Rows that write elementwise ops, reductions and movement as ONNX operators, with ONNX's broadcasting."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from wholestep.errors import GraphError
 from wholestep.interop.onnx.write.emitter import OnnxEmitter, kind_of
 
 Row = Callable[[OnnxEmitter, ir.Node], str]
-LAZY = frozenset({"constant", "expand", "iota", "size", "scalar"})  # written where they are read, if at all
-ALIASES = frozenset({"stop_gradient"})  # the value of their input
+LAZY = frozenset({"constant", "expand", "iota", "size", "scalar"})  # written only where they are read
+ALIASES = frozenset({"stop_gradient"})  # the same value as their input
 
 
 def value(e: OnnxEmitter, node: ir.Node) -> str:
-    """The name of a value in its full shape."""
+    """The name of a value, broadcast to its full shape."""
     name = e.name_of(node)
     if name is None:
         if node.op not in LAZY:
@@ -29,15 +29,15 @@ def value(e: OnnxEmitter, node: ir.Node) -> str:
 
 
 def loose(e: OnnxEmitter, node: ir.Node) -> tuple[str, Shape]:
-    """A value that broadcasts to the node's own, and its shape."""
+    """The name and shape of a value that may still have to be broadcast to the node's shape."""
     if node.op != "expand" or e.name_of(node) is not None:
         return value(e, node), node.type.shape
     attrs, (x,) = attrs_of(node, at.ExpandAttrs), node.inputs
     shape = tuple(attrs.shape[d] if d in attrs.axes else 1 for d in range(len(attrs.shape)))
     while shape and shape[0] == 1 and len(shape) > x.type.rank:
         shape = shape[1:]
-    name, own = loose(e, x) if not _moves(x, shape) else (value(e, x), x.type.shape)
-    return (name if own == shape else e.reshape(name, shape)), shape
+    name, own_shape = loose(e, x) if not _moves(x, shape) else (value(e, x), x.type.shape)
+    return (name if own_shape == shape else e.reshape(name, shape)), shape
 
 
 def _moves(x: ir.Node, shape: Shape) -> bool:
@@ -45,7 +45,7 @@ def _moves(x: ir.Node, shape: Shape) -> bool:
 
 
 def broadcast(e: OnnxEmitter, nodes: Sequence[ir.Node], shape: Shape) -> list[str]:
-    """Values that broadcast to a shape together."""
+    """Values that broadcast together to a shape."""
     parts = [loose(e, n) for n in nodes]
     rank = len(shape)
     for d in range(rank):
@@ -128,7 +128,8 @@ BINARY = {
     "bitwise_or": "BitwiseOr",
     "bitwise_xor": "BitwiseXor",
 }
-OWN = ("exp2", "expm1", "log2", "log1p", "silu", "bce_with_logits")  # functions of functions.py, by the same name
+# ops written as the function of the same name in functions.py
+OWN = ("exp2", "expm1", "log2", "log1p", "silu", "bce_with_logits")
 
 
 def _unary(e: OnnxEmitter, node: ir.Node) -> str:
@@ -142,7 +143,7 @@ def _binary(e: OnnxEmitter, node: ir.Node) -> str:
 
 
 def _compare(e: OnnxEmitter, node: ir.Node) -> str:
-    """x < y and x <= y; of booleans, which ONNX does not order, ¬x ∧ y and ¬x ∨ y."""
+    """x < y and x <= y; of booleans, which ONNX cannot compare, ¬x ∧ y and ¬x ∨ y"""
     if node.inputs[0].type.dtype != boolean:
         return _binary(e, node)
     x, y = broadcast(e, node.inputs, node.type.shape)
@@ -161,7 +162,7 @@ def _where(e: OnnxEmitter, node: ir.Node) -> str:
     mask, x, y = broadcast(e, node.inputs, node.type.shape)
     if node.type.dtype != boolean:
         return e.add("Where", [mask, x, y])
-    # onnxruntime has no Where of booleans.
+    # onnxruntime does not implement Where for booleans.
     return e.add("Or", [e.add("And", [mask, x]), e.add("And", [e.add("Not", [mask]), y])])
 
 
@@ -176,12 +177,12 @@ def _mod(e: OnnxEmitter, node: ir.Node) -> str:
 
 
 def _shift(e: OnnxEmitter, node: ir.Node) -> str:
-    raise GraphError(f"{node.op} of signed whole numbers has no operator of ONNX.")
+    raise GraphError(f"{node.op} of signed integers has no ONNX operator.")
 
 
 def _floor_divide(e: OnnxEmitter, node: ir.Node) -> str:
     x, y = broadcast(e, node.inputs, node.type.shape)
-    rest = e.add("Mod", [x, y])  # of the divisor's sign: what is left divides exactly
+    rest = e.add("Mod", [x, y])  # has the sign of the divisor; x - rest divides exactly
     return e.add("Div", [e.add("Sub", [x, rest]), y])
 
 
@@ -195,7 +196,7 @@ def _sum(e: OnnxEmitter, node: ir.Node) -> str:
 
 
 def _ratio(e: OnnxEmitter, node: ir.Node) -> str:
-    """A quotient; where it is the mean over axes, as `Tensor.mean` records it, ReduceMean."""
+    """A quotient; a mean over axes, as `Tensor.mean` records it, becomes ReduceMean."""
     above, below = node.inputs
     total = above.inputs[0] if above.op == "reshape" else above
     if total.op != "sum" or total.type.dtype != total.inputs[0].type.dtype:
@@ -209,7 +210,7 @@ def _ratio(e: OnnxEmitter, node: ir.Node) -> str:
 
 
 def _count(node: ir.Node) -> Extent | None:
-    """The number that a divisor is: how many there are of something."""
+    """The number that a divisor stands for, if it is a count of elements."""
     while node.op in ("expand", "cast", "reshape"):
         node = node.inputs[0]
     if isinstance(node.attrs, at.SizeAttrs):
@@ -235,7 +236,7 @@ def matmul_operands(e: OnnxEmitter, node: ir.Node) -> list[str]:
 
 
 def _operand(e: OnnxEmitter, x: ir.Node, swapped: bool) -> str:
-    # A stack of matrices that are one matrix is broadcast by MatMul itself.
+    # MatMul broadcasts the matrix if all matrices of the stack are the same.
     name, shape = loose(e, x)
     if len(shape) < 2 or shape[-2:] != x.type.shape[-2:]:
         name, shape = value(e, x), x.type.shape
@@ -303,7 +304,7 @@ def _gather(e: OnnxEmitter, node: ir.Node) -> str:
 
 
 def _scatter_add(e: OnnxEmitter, node: ir.Node) -> str:
-    """Zeros, and the updates added: the indexed axes first, then back."""
+    """A scatter-add to zeros: move the indexed axes to the front, add, move them back."""
     a, (updates, index) = attrs_of(node, at.ScatterAddAttrs), node.inputs
     rank, inner = updates.type.rank, index.type.rank
     moved = [*range(a.axis, a.axis + inner), *range(a.axis), *range(a.axis + inner, rank)]

@@ -1,4 +1,4 @@
-"""Networks of PyTorch: `torch.export` gives their ATen ops, one table says what each is here."""
+"""Import of PyTorch networks: `torch.export` yields their ATen ops, which a table maps to our ops."""
 
 from wholestep.lazy import Exports
 

@@ -44,7 +44,7 @@ Array = np.ndarray[Any, Any]
 def assemble_program(
     module: Any, call: ExampleCall, modes: tuple[str, ...]
 ) -> tuple[RecordedProgram, dict[str, Holding], dict[str, Array]]:
-    """A module's program, what it holds, and the numbers of that.
+    """The program of a module, the arrays that it holds, and their values.
 
     Where an op needs a number for what is a symbol, the sizes of the example are taken, and a warning says so.
     """
@@ -101,7 +101,7 @@ def _joint(
 
 
 def _export_evaluation(module: Any, call: ExampleCall, modes: tuple[str, ...]) -> list[Exported]:
-    """The program of the second mode; without one, what trains also predicts, and a warning says so."""
+    """The program of the second mode; if there is none, the training program also predicts, and a warning says so."""
     try:
         return [export(module, call, mode) for mode in modes]
     except UsageError as error:
@@ -111,7 +111,7 @@ def _export_evaluation(module: Any, call: ExampleCall, modes: tuple[str, ...]) -
 
 
 def is_leaf(exported: Exported, kind: Any, name: str | None) -> bool:
-    """Does a placeholder stand for something that a step is given, or that changes, or may be loaded?"""
+    """Is a placeholder a leaf of the graph, because it is an input, changes, or may be loaded?"""
     if kind in (INPUT, PARAMETER):
         return True
     if kind is not BUFFER or name is None:
@@ -126,7 +126,7 @@ def is_leaf(exported: Exported, kind: Any, name: str | None) -> bool:
 
 
 def _symbols(programs: list[Exported], call: ExampleCall) -> dict[str, Extent]:
-    """Torch's symbols by the names that the user gave them."""
+    """A map from torch's symbols to the user's names."""
     extents: dict[str, Extent] = {}
     fixed: dict[str, None] = {}
     tensors = torch.utils._pytree.tree_leaves([*call.args, *call.named.values()])
@@ -146,7 +146,7 @@ def _symbols(programs: list[Exported], call: ExampleCall) -> dict[str, Extent]:
 
 
 def _declare_inputs(graph: Graph, exported: Exported, symbols: dict[str, Extent], shared: str) -> dict[str, Tensor]:
-    """The inputs by the names of torch's placeholders."""
+    """Declare the inputs under the names of torch's placeholders."""
     recorder, inputs = AtenRecorder(graph, symbols), {}
     for node, kind, _ in exported.placeholders():
         meta = node.meta.get("val")
@@ -171,7 +171,7 @@ def _record_program(
     held: dict[str, Held],
     leaves: dict[str, Tensor],
 ) -> tuple[list[Tensor], dict[str, Any]]:
-    """The outputs of a program, and the next value of each buffer that it changes."""
+    """Record a program: return its outputs, and the next value of each buffer that it changes."""
     values: dict[Any, Any] = {}
     for node, kind, name in exported.placeholders():
         if kind is INPUT:
@@ -209,7 +209,7 @@ def _match_leaf(value: Tensor, leaf: Tensor) -> Tensor:
 
 
 def _read(leaf: Tensor, value: Tensor) -> Tensor:
-    """The value; a state that is written and read nowhere is read here, since a graph holds what it reads."""
+    """The value of a leaf; a state that is only written is read here, since a graph only holds what it reads."""
     if value.shape != leaf.shape or leaf.node in toposort([value.node]):
         return value
     flat = leaf.reshape(-1)
@@ -220,7 +220,7 @@ def _read(leaf: Tensor, value: Tensor) -> Tensor:
 
 
 def _form(exported: Exported) -> Any:
-    """How a module returns its tensors: one, a list, a dict; what is no tensor is left out."""
+    """The structure of a module's output: a tensor, a list, a dict; other values are omitted."""
     names: list[str | None] = []
     for value, kind, _ in exported.outputs():
         if kind is RESULT:
@@ -257,7 +257,7 @@ def _by_mode(module: Any, results: list[list[Tensor]]) -> list[Tensor]:
 
 
 def _merge_equal_modes(graph: ir.IRGraph) -> ir.IRGraph:
-    """What does the same in both modes needs no choice."""
+    """Replace choices between the modes by their value if both modes compute the same."""
 
     def rule(node: Node) -> Node:
         return node.inputs[0] if node.op == "by_mode" and node.inputs[0] is node.inputs[1] else node
@@ -288,7 +288,7 @@ def _holdings(graph: ir.IRGraph, held: dict[str, Held]) -> tuple[dict[str, Holdi
 
 
 def _with_gradient(graph: ir.IRGraph) -> set[str]:
-    """The parameters that a loss of the outputs in training has a gradient for."""
+    """The parameters for which a loss of the training outputs has a gradient."""
     names: set[str] = set()
     todo, seen = [o.node for o in graph.outputs], set()
     while todo:
@@ -303,7 +303,7 @@ def _with_gradient(graph: ir.IRGraph) -> set[str]:
 
 
 def _only_transposed(graph: ir.IRGraph) -> set[str]:
-    """The matrices that are read as x @ w.T alone."""
+    """The matrices that are read only as x @ w.T."""
     consumers = graph.consumers()
     return {
         name

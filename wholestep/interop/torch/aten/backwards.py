@@ -1,4 +1,4 @@
-"""`autograd.Function`s of users: their backward is exported together with their forward.
+"""User-defined `autograd.Function`s: their backward is exported together with their forward.
 
 `torch.export` traces the forward alone.  While a module is exported, `apply` runs both: the backward on stand-ins for
 what will arrive, and an op says which results have which gradients.
@@ -23,7 +23,7 @@ from wholestep.interop.torch.aten.table import INTERRUPTED, row
 
 @torch.library.custom_op("wholestep::arriving", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def upstream_placeholder(x: torch.Tensor, number: int) -> torch.Tensor:
-    """Stands for the gradient that will arrive at x; tagged as a draw, so that it is neither shared nor computed."""
+    """A placeholder for the incoming gradient of x; it is tagged as random, so that it is neither merged nor folded."""
     return torch.zeros_like(x)
 
 
@@ -40,7 +40,7 @@ def with_gradients(
     slopes: Sequence[torch.Tensor],
     name: str,
 ) -> list[torch.Tensor]:
-    """The outputs, with these slopes for the gradients of the inputs."""
+    """The outputs with these custom gradients for the inputs."""
     return [x.clone() for x in outputs]
 
 
@@ -68,7 +68,7 @@ def _record_with_gradients(
 
 @contextmanager
 def keep_autograd_functions() -> Iterator[set[str]]:
-    """Autograd functions keep their backward; gives the names of those whose backward could not be traced."""
+    """Export autograd functions with their backward; yields the names of those whose backward could not be traced."""
     original, forgotten = torch.autograd.Function.__dict__["apply"], set()
 
     def apply(cls: Any, *args: Any, **named: Any) -> Any:
@@ -82,7 +82,7 @@ def keep_autograd_functions() -> Iterator[set[str]]:
                 return _with_backward(cls, context, args, result)
             except INTERRUPTED:
                 raise
-            except Exception:  # whatever it does that torch cannot trace: the gradient of its forward may be the same
+            except Exception:  # torch cannot trace it, for whatever reason: the gradient of the forward may be the same
                 forgotten.add(cls.__qualname__)
                 return result
 
@@ -94,7 +94,7 @@ def keep_autograd_functions() -> Iterator[set[str]]:
 
 
 def _run_checkpointed(function: Any, _: Any, *args: Any) -> Any:
-    """What it saves is memory; it gives no gradient at all where no argument has one."""
+    """Run a checkpointed function; without inputs that require a gradient it would give none at all."""
     results = function(*args)
     if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
         return results
@@ -104,7 +104,7 @@ def _run_checkpointed(function: Any, _: Any, *args: Any) -> Any:
 
 @contextmanager
 def _ignore_no_grad() -> Iterator[None]:
-    """`no_grad` means nothing: in the forward of an autograd function it saves memory, and no gradient stops there.
+    """Ignore `no_grad`: in the forward of an autograd function it only saves memory, and does not stop gradients.
 
     A backward that lets autograd differentiate what it computes again, as that of reversible layers, has no trace.
     """
@@ -123,7 +123,7 @@ def _refuse(*_: Any, **__: Any) -> None:
 
 
 class _Context:
-    """What a forward keeps for its backward."""
+    """The `ctx` in which a forward stores values for its backward."""
 
     def __init__(self, args: Sequence[Any]) -> None:
         self.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args)
@@ -158,7 +158,7 @@ def _forward(cls: Any, args: Sequence[Any], named: Any) -> tuple[_Context, Any]:
 
 
 def _with_backward(cls: Any, context: _Context, args: Sequence[Any], result: Any) -> Any:
-    """The results of a forward, told their gradients."""
+    """The results of a forward with their custom gradients."""
     if context.dirty:
         raise NotImplementedError("an argument is changed in place")
     outputs = list(result) if isinstance(result, tuple | list) else [result]
@@ -193,5 +193,5 @@ def _zero_gradient(x: Any, materialize: bool) -> Any:
 
 
 def _reduce_to_shape(slope: Any, x: Any) -> Any:
-    """As autograd does: summed over the axes along which the argument was repeated, in its dtype."""
+    """Sum a gradient over broadcast axes and cast it to the argument's dtype, as autograd does."""
     return (slope if slope.shape == x.shape else slope.sum_to_size(x.shape)).to(x.dtype)

@@ -1,5 +1,6 @@
-"""What Python does in `forward` that `torch.export` cannot follow, while a module is exported: made traceable where
-no number depends on it, refused in words where one does."""
+"""Makes Python code in `forward` traceable for `torch.export` if it does not affect the numbers; refuses other code
+with an explanation.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,15 @@ from wholestep.interop.torch.aten.user_lines import calling_line
 
 
 class NotTraceableError(UsageError):
-    """Raised inside `forward`, through torch's own frames: nothing else is tried."""
+    """Raised inside `forward`, through torch's own frames: no other export strategy is tried."""
 
 
 @contextmanager
 def traceable() -> Iterator[None]:
-    """Distributions do not look at their arguments, and transformers not at their masks, to see that they are causal.
+    """While the context is open, distributions do not validate arguments, and transformers do not test whether masks
+    are causal.
 
-    A mask that is not known to be causal is added as it is: the numbers are the same.  `torch.einsum` contracts from
+    A mask that is not known to be causal is added unchanged, with the same result.  `torch.einsum` contracts from
     left to right: opt_einsum would choose another order for each batch size, and so fix it.
     """
     validates, detects = torch.distributions.Distribution._validate_args, transformer._detect_is_causal_mask
@@ -39,7 +41,9 @@ def traceable() -> Iterator[None]:
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]
-    """`x.data` is `x.detach()`, which exported programs contain; what none can contain is refused at its line."""
+    """Replacement functions: `x.data` becomes `x.detach()`, which can be exported; untraceable code raises an error at
+    its line.
+    """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function == _GET_DATA:

@@ -1,4 +1,4 @@
-"""Control flow: branches, loops and maps of torch, whose bodies are graphs that the op holds."""
+"""Control flow of torch: branches, loops and maps whose bodies are graphs stored in the op."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder, Pair, is_live
 from wholestep.interop.torch.aten.table import row
 
-MOST_ROUNDS = 1000  # of a loop that is written out
+MOST_ROUNDS = 1000  # the most rounds of a loop that is unrolled
 
 
 def _tensors(r: AtenRecorder, values: Sequence[Any]) -> tuple[Tensor, ...]:
@@ -21,7 +21,7 @@ def _tensors(r: AtenRecorder, values: Sequence[Any]) -> tuple[Tensor, ...]:
 
 @row("cond")
 def _cond(r: AtenRecorder, asked: Any, then: Any, otherwise: Any, operands: Sequence[Any] = ()) -> list[Any]:
-    """Both branches are computed, and a value of one is taken: a step has no branches.
+    """Compute both branches of a condition and select one: a step has no branches.
 
     A branch that is not taken has the gradient 0, but NaN where its own slope is not finite, as behind any `where`.
     """
@@ -36,7 +36,7 @@ def _select(r: AtenRecorder, condition: Tensor, a: Any, b: Any) -> Any:
     if isinstance(a, Pair) or isinstance(b, Pair):
         r.refuse("chooses between complex numbers: choose between their real and imaginary parts")
     if not isinstance(a, Tensor | torch.Tensor) or not isinstance(b, Tensor | torch.Tensor):
-        return a  # None, or a size: torch asks that both branches say the same
+        return a  # None, or a size, for which torch requires both branches to agree
     first, second = r.tensor(a), r.tensor(b)
     return ws.where(condition, first, second)
 
@@ -63,7 +63,7 @@ def _map(r: AtenRecorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()
 
 @row("associative_scan")
 def _associative_scan(r: AtenRecorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
-    """One after the other, from the first on: what is associative has the same value in every order."""
+    """A sequential scan from the first element on: for an associative function the order does not matter."""
     elements = _tensors(r, xs)
 
     def step(carry: tuple[Tensor, ...], slices: tuple[Tensor, ...]) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""The ops of an exported program, and those without a row."""
+"""Lists the ops of an exported program, and those without a row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class MissingOp:
-    """An op without a row: its name, how often it occurs, and where it does first."""
+    """An op without a row: its name, number of occurrences, and first line."""
 
     name: str
     count: int
@@ -38,7 +38,7 @@ class MissingOp:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The ops of a module, by how often each occurs, and those that `ws.from_torch` has no row for."""
+    """The ops of a module with their counts, and those that `ws.from_torch` does not support."""
 
     ops: dict[str, int]
     missing: tuple[MissingOp, ...]
@@ -53,7 +53,7 @@ class Coverage:
 
 
 def live_nodes(exported: Exported) -> list[Any]:
-    """What is recorded: what depends on inputs, parameters or states, and on random numbers."""
+    """The nodes that are recorded: those that depend on inputs, parameters, states or random numbers."""
     from wholestep.interop.torch.aten.assemble import is_leaf
 
     live = {node for node, kind, name in exported.placeholders() if is_leaf(exported, kind, name)}
@@ -69,16 +69,16 @@ def live_nodes(exported: Exported) -> list[Any]:
 
 
 def _with_held(nodes: list[Any]) -> list[Any]:
-    """Ops, each followed by those of the programs that it holds."""
-    found: list[Any] = []
+    """The ops, each followed by the ops of its inner programs."""
+    all_nodes: list[Any] = []
     for node in nodes:
         inner = [n for module in inner_programs(node) for n in module.graph.nodes if n.op == "call_function"]
-        found += [node, *_with_held(inner)]
-    return found
+        all_nodes += [node, *_with_held(inner)]
+    return all_nodes
 
 
 def coverage_of(exported: Exported) -> Coverage:
-    """Counted over what is recorded; what is computed while importing needs no row."""
+    """The coverage of a program, counted over recorded nodes; constants are computed by torch and need no row."""
     load_table()
     nodes = [n for n in live_nodes(exported) if not is_size(n) and not is_check(n)]
     counts = Counter(str(n.target) for n in nodes)
@@ -91,7 +91,7 @@ def coverage_of(exported: Exported) -> Coverage:
 
 
 def need_covered(exported: Exported) -> None:
-    """An error that names every op without a row."""
+    """Raise an error that names every op without a row."""
     coverage = coverage_of(exported)
     if not coverage.missing:
         return

@@ -1,4 +1,4 @@
-"""The example call of an export: arrays become tensors, sizes that may vary become symbols."""
+"""The example call for an export: arrays become tensors, variable sizes become symbols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from wholestep.interop.torch.aten.export import ExampleCall
 def example_call(
     module: Any, example: Any, batch: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
 ) -> ExampleCall:
-    """How the module is called; a batch of one row is made two, since torch takes a size of 1 for a constant.
+    """The example call of a module; a batch of one row is extended to two, since torch treats a size of 1 as a
+    constant.
 
     Arguments may be dicts, lists and tuples of tensors, nested.
     """
@@ -57,7 +58,7 @@ def example_call(
 
 
 def input_name(path: str, shared: str) -> str:
-    """The name of an input; those inside the one dict that a forward takes are called by their keys."""
+    """The name of an input; if `forward` takes a single dict, inputs are named by its keys."""
     short = path.removeprefix(f"{shared}_") if shared else path
     return short if short.isidentifier() else path
 
@@ -67,10 +68,10 @@ def _key(part: Any) -> str:
 
 
 def _names(module: Any, count: int) -> list[str]:
-    """What positional arguments are called; those of *args are numbered."""
+    """The names of positional arguments; those of *args are numbered."""
     try:
         parameters = list(inspect.signature(module.forward).parameters.values())
-    except (TypeError, ValueError):  # of a forward that Python did not write: torch says what it thinks of it
+    except (TypeError, ValueError):  # a forward without a Python signature: torch will raise its own error
         parameters = []
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "input")
@@ -82,7 +83,7 @@ def _float_of(module: Any) -> Any:
 
 
 def _as_tensor(value: Any, kind: Any) -> Any:
-    """A tensor as it is; an array as a tensor, floats in the dtype of the module."""
+    """A tensor unchanged; an array as a tensor, floats in the dtype of the module."""
     if isinstance(value, np.ndarray | np.generic):
         if np.asarray(value).dtype.kind not in "biufc":
             fail(UsageError, f"from_torch: the example holds numbers; received an array of {np.asarray(value).dtype}.")
@@ -92,7 +93,7 @@ def _as_tensor(value: Any, kind: Any) -> Any:
 
 
 def _widen_symbolic_axes(value: Any, axes: Mapping[int, str]) -> Any:
-    """At least two along each symbolic axis, and a tensor of its own: symbols are told by identity."""
+    """A new tensor of size at least two along each symbolic axis; tensors are told apart by identity."""
     if not isinstance(value, torch.Tensor) or not axes:
         return value
     for axis in axes:

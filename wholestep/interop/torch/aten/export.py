@@ -23,7 +23,7 @@ from wholestep.records import dataclass
 
 @torch.library.custom_op("wholestep::elementwise", mutates_args=())
 def elementwise(x: torch.Tensor, op: str, numbers: list[float]) -> torch.Tensor:
-    """Stands for an op of `CLAMPS` during decomposition."""
+    """A placeholder for an op of `CLAMPS` during decomposition."""
     raise NotImplementedError(f"{op} is put back before anything is computed")
 
 
@@ -32,14 +32,14 @@ def _(x: Any, op: str, numbers: list[float]) -> Any:
     return torch.empty_like(x)
 
 
-# That these have the shape of their operand torch finds by writing each out in a dozen ops of its own, several times:
-# with symbolic sizes it took half of the import of a MobileNet.
+# torch derives the shape of these ops from decompositions into a dozen ops, several times: with symbolic sizes that
+# took half of the import time of a MobileNet.
 CLAMPS = ("hardtanh", "relu6", "hardswish", "hardsigmoid")
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A functional program, and which of its placeholders is what."""
+    """An exported functional program, with the kind of each placeholder."""
 
     program: Any
     mode: str
@@ -50,19 +50,19 @@ class Exported:
         return list(self.program.graph.nodes)
 
     def placeholders(self) -> Iterator[tuple[Any, Any, str | None]]:
-        """Each placeholder with its kind, and the name of the parameter, buffer or constant that it stands for."""
+        """Each placeholder with its kind, and the name of its parameter, buffer or constant."""
         specs = self.program.graph_signature.input_specs
         for node, spec in zip((n for n in self.nodes if n.op == "placeholder"), specs, strict=True):
             yield node, spec.kind, spec.target
 
     def outputs(self) -> Iterator[tuple[Any, Any, str | None]]:
-        """Each result with its kind, and the name of the buffer that it is the next value of."""
+        """Each result with its kind, and the name of the buffer that it updates."""
         (last,) = (n for n in self.nodes if n.op == "output")
         for value, spec in zip(last.args[0], self.program.graph_signature.output_specs, strict=True):
             yield value, spec.kind, spec.target
 
     def nodes_of_results(self) -> list[Any]:
-        """The nodes that a result or a change depends on: what is computed for a check alone is left out."""
+        """The nodes that a result or an update depends on; nodes used only by checks are omitted."""
         reached, todo = (
             set(),
             [v for v, kind, _ in self.outputs() if isinstance(v, torch.fx.Node) and kind is not TOKEN],
@@ -81,29 +81,29 @@ class Exported:
 
     @property
     def mutations(self) -> set[str]:
-        """The buffers that a call changes, and parameters that are not trained."""
+        """The buffers, and frozen parameters, that a call changes."""
         return {str(name) for _, kind, name in self.outputs() if kind in CHANGES}
 
 
 INPUT, PARAMETER, BUFFER = InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER
 RESULT, CHANGES = OutputKind.USER_OUTPUT, (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
-TOKEN = OutputKind.TOKEN  # orders the checks that torch would make; they are left out
+TOKEN = OutputKind.TOKEN  # orders torch's run-time checks, which are omitted
 
 
 @dataclass(frozen=True)
 class ExampleCall:
-    """How a module is called in the example."""
+    """The arguments of the example call of a module."""
 
     args: tuple[Any, ...]
     named: Mapping[str, Any]
-    symbols: Mapping[int, Mapping[int, str]]  # by the id of a tensor: axis -> the name of its symbol
-    shared: str = ""  # the one argument, a dict, that all inputs are in
+    symbols: Mapping[int, Mapping[int, str]]  # id of a tensor -> axis -> name of its symbol
+    shared: str = ""  # name of the single dict argument that contains all inputs
 
 
 def export(module: Any, call: ExampleCall, mode: str) -> Exported:
-    """A module as functional ATen ops; what has a row in the table is kept whole.
+    """Export a module as functional ATen ops; ops with a row in the table are not decomposed.
 
-    One that makes buffers of its own in its first call is called once where it cannot be exported before.
+    If the export fails because the module creates buffers in its first call, it is called once and exported again.
     """
     load_table()
     try:
@@ -119,7 +119,7 @@ def export(module: Any, call: ExampleCall, mode: str) -> Exported:
 
 
 def creates_state_when_called(module: Any, call: ExampleCall, mode: str) -> bool:
-    """Call a module on its example; does it hold anything now that it did not hold before?  Its numbers stay."""
+    """Call a module on its example; return whether the call created new state.  Weights are unchanged."""
     before = {m: _state_names(m) for m in module.modules()}
     numbers = {name: value.clone() for name, value in module.state_dict(keep_vars=True).items() if _is_tensor(value)}
     try:
@@ -127,7 +127,7 @@ def creates_state_when_called(module: Any, call: ExampleCall, mode: str) -> bool
             module(*call.args, **call.named)
     except INTERRUPTED:
         raise
-    except Exception:  # whatever it is, exporting has told already what is wrong
+    except Exception:  # whatever it is, the export has already reported the problem
         return False
     with torch.no_grad():
         for name, value in module.state_dict(keep_vars=True).items():
@@ -187,7 +187,8 @@ def _export_mode(module: Any, call: ExampleCall, mode: str) -> Any:
             return torch.export.export(module, call.args, dict(call.named), dynamic_shapes=sizes, strict=False)
         except INTERRUPTED:
             raise
-        except Exception as error:  # whatever torch meets: with fixed sizes it may still work, a warning says so then
+        # any error of torch: the export may still work with fixed sizes, and then a warning says so
+        except Exception as error:
             _refuse_untraceable(error)
     try:
         return torch.export.export(module, call.args, dict(call.named), strict=False)
@@ -200,7 +201,7 @@ def _export_mode(module: Any, call: ExampleCall, mode: str) -> Any:
 
 
 def _refuse_untraceable(error: BaseException | None) -> None:
-    """Raise what `traceable` refused inside forward, by itself: torch puts its own words around it."""
+    """Re-raise the error that `traceable` raised inside forward, without torch's wrapper."""
     while error is not None:
         if isinstance(error, NotTraceableError):
             raise UsageError(str(error)) from None
@@ -223,7 +224,7 @@ def _first_line(error: Exception) -> str:
 
 
 def warn_fixed(what: str) -> None:
-    """Nothing is silent: sizes that were to be symbols are numbers."""
+    """Warn that sizes that should be symbolic are fixed."""
     warnings.warn(
         f"{what}. Data of other sizes needs another import; batch=None says that this is meant.",
         TrainingWarning,
@@ -248,7 +249,7 @@ def _tensors(values: Sequence[Any]) -> Iterator[Any]:
 
 @contextmanager
 def in_mode(module: Any, mode: str) -> Iterator[None]:
-    """The module in training as it is, where it is in training: what is frozen inside stays so."""
+    """Set the mode of a module that is in training; submodules in `eval()` stay so."""
     before = {m: m.training for m in module.modules()}
     try:
         if mode == "train" and not module.training:
@@ -263,7 +264,8 @@ def in_mode(module: Any, mode: str) -> Iterator[None]:
 
 @contextmanager
 def _restore_after_trace(module: Any) -> Iterator[PythonState]:
-    """What a module assigns to itself while it is traced, or keeps in a list or dict, is no tensor, and taken back.
+    """Undo what a module assigns to itself or stores in a list or dict during the trace, where it would hold fake
+    tensors.
 
     Changes are read at the end of forward: torch.export takes back assignments to attributes.
     """
@@ -283,7 +285,7 @@ def _hide_clamps(program: Any) -> None:
             continue
         operand, *numbers = node.args
         if name.endswith("_") and not (_is_fresh(operand) and list(operand.users) == [node]):
-            continue  # others see what it writes
+            continue  # other views see what it writes
         if _KEPT(f"aten.{name.rstrip('_')}.default") and operand.meta["val"].is_floating_point():
             node.target = torch.ops.wholestep.elementwise.default
             node.args = (operand, name.rstrip("_"), [float(n) for n in numbers])
@@ -299,7 +301,7 @@ def _show_clamps(program: Any) -> None:
 
 
 def _is_fresh(node: Any) -> bool:
-    """Is a value nobody else's memory?"""
+    """Does a value have memory that no other value shares?"""
     schema = getattr(node.target, "_schema", None)
     return node.op == "call_function" and schema is not None and all(r.alias_info is None for r in schema.returns)
 
@@ -308,7 +310,7 @@ _KEPT: Callable[[str], bool] = lambda name: (found := find_row(name)) is not Non
 
 
 def _table() -> Any:
-    """Torch's decompositions, but for what has a row here."""
+    """Torch's decompositions, except for ops that have a row in our table."""
     table = torch.export.default_decompositions()
     for op in list(table):
         name = str(op)

@@ -1,4 +1,4 @@
-"""`ws.from_torch`: a module of PyTorch as a module of ours."""
+"""`ws.from_torch`: convert a PyTorch module to a module of Wholestep."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class TorchNetwork(Recorded):
     """A network that was imported from PyTorch; see `ws.from_torch`."""
 
     def to_torch(self, module: Any = None) -> Any:
-        """The module that was imported, with the numbers that this network has now.
+        """The imported torch module with the current weights of this network.
 
         Args:
-            module: another one of the same architecture to be given them; the one that was imported unless given.
+            module: a module of the same architecture that gets the weights; by default the imported one.
 
         Example: `torch.save(net.to_torch().state_dict(), "model.pt")`.
         """
@@ -35,7 +35,7 @@ class TorchNetwork(Recorded):
         return give_back(target, self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the module of torch, whose class may be one that nothing can be pickled of."""
+        """The state without the torch module, whose class may not be picklable."""
         return {name: value for name, value in super().__getstate__().items() if name != "_module"}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TorchNetwork:
@@ -54,7 +54,7 @@ def from_torch(
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
     mode: str = "both",
 ) -> TorchNetwork:
-    """A `torch.nn.Module` as a module of ours, with the same names and the same numbers: train it with `ws.fit`.
+    """Convert a `torch.nn.Module` to a module of Wholestep with the same names and weights: train it with `ws.fit`.
 
     `torch.export` gives its ATen ops, in training and in evaluation, and each is recorded as what it is here.  Steps
     that train do what the module does in training mode, `predict` and `evaluate` what it does in `eval()`; parts that
@@ -65,7 +65,7 @@ def from_torch(
     all: `ws.AdamW(decay_on=("*",))` is torch's.
 
     Args:
-        example: what the module is called on: an array or tensor, a tuple of them, or a dict by the names of the
+        example: the module's inputs: an array or tensor, a tuple of them, or a dict by the names of the
             arguments.  Its numbers do not matter, its sizes do.
         batch: the name of the dimension that all inputs begin with and that may have any size; None fixes it.
         dynamic: other dimensions of any size, by input and axis: `{"tokens": {1: "time"}}`.
@@ -99,10 +99,11 @@ def from_torch(
 
 @contextmanager
 def _wrap_errors(module: Any) -> Iterator[None]:
-    """What nobody thought of is an error of this library too: it names the module, and keeps what happened."""
+    """Convert unexpected errors to errors of this library, which name the module and have the original as cause."""
     try:
         yield
-    except (WholestepError, MemoryError, TimeoutError, Warning):  # a warning is an error where users said so
+    # warnings arrive here if users turned them into errors
+    except (WholestepError, MemoryError, TimeoutError, Warning):
         raise
     except Exception as error:
         fail(
@@ -114,7 +115,7 @@ def _wrap_errors(module: Any) -> Iterator[None]:
 
 
 def torch_coverage(module: Any, example: Any, *, batch: str | None = "batch", mode: str = "train") -> Coverage:
-    """Which ATen ops a module consists of, and which of them have no row here; nothing is recorded.
+    """The ATen ops of a module, and those that are not supported; nothing is recorded.
 
     Example: `print(ws.torch_coverage(model, images[:1]))`.
     """

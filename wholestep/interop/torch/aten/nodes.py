@@ -1,4 +1,4 @@
-"""Nodes of an exported program: which row records one, the line and the module it comes from, sizes as extents."""
+"""Nodes of an exported program: the row that records one, its line and module, and sizes as extents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def attribute_of(node: Any) -> Any:
-    """What a node names that reads something of its own module: a program, or a tensor."""
+    """The object of its module that a node refers to: a program, or a tensor."""
     value = node.graph.owning_module
     for part in node.target.split("."):
         value = getattr(value, part)
@@ -25,27 +25,30 @@ def attribute_of(node: Any) -> Any:
 
 
 def inner_programs(node: Any) -> list[Any]:
-    """The programs that an op holds: the branches of a condition, the body of a loop."""
+    """The inner programs of an op: the branches of a condition, the body of a loop."""
     held = [attribute_of(n) for n in node.all_input_nodes if n.op == "get_attr"]
     return [module for module in held if isinstance(module, torch.fx.GraphModule)]
 
 
 def row_name(node: Any) -> str:
-    """Under which name an op's row is looked up: those of complex numbers have rows of their own."""
-    own = node.meta.get("val")
-    metas = [*(own if isinstance(own, tuple | list) else [own]), *(i.meta.get("val") for i in node.all_input_nodes)]
+    """The name under which an op's row is looked up: complex ops have rows of their own."""
+    result = node.meta.get("val")
+    metas = [
+        *(result if isinstance(result, tuple | list) else [result]),
+        *(i.meta.get("val") for i in node.all_input_nodes),
+    ]
     is_complex = any(isinstance(m, torch.Tensor) and m.dtype.is_complex for m in metas)
     name = str(node.target)
     return f"complex.{name.removeprefix('aten.')}" if is_complex else name
 
 
 def is_size(node: Any) -> bool:
-    """Is an op of torch's graph a number, computed from sizes?"""
+    """Is a node a number that is computed from sizes?"""
     return isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | torch.SymFloat | int | float | bool)
 
 
 def is_check(node: Any) -> bool:
-    """Does it compute nothing, and ask whether something holds?"""
+    """Is a node only a run-time check, without a result?"""
     return _CHECKS.search(str(node.target)) is not None
 
 
@@ -60,7 +63,7 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def place_of(node: Any) -> SourceLine:
-    """The innermost line of the user's, or of whoever wrote the network, that made an op."""
+    """The innermost line of the user's code, or of the network's author, that created an op."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     theirs = [f for f in frames if not f[0].startswith((_TORCH, "torch/", "<"))] or frames
     file, line = theirs[-1] if theirs else ("<torch>", "0")
@@ -68,20 +71,20 @@ def place_of(node: Any) -> SourceLine:
 
 
 def layer_of(node: Any) -> str:
-    """The path of the module that made an op."""
+    """The path of the module that created an op."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [str(path) for path, _ in stack.values() if not str(path).startswith("_empty")]
     return re.sub(r"^L\['[^']*'\]\.?", "", paths[-1]) if paths else ""
 
 
 def describe_op(node: Any, what: str) -> str:
-    """An op that cannot be recorded, where it is, and what can be done."""
+    """The error text for an op that cannot be recorded: the op, its line, and what to do."""
     name, layer = str(node.target), layer_of(node)
     within = f" in the module {layer!r}" if layer else ""
     short = ".".join(name.split(".")[:2])
     return (
         f"{name}{within} {what}. Say what it is, @ws.torch_op({short!r}) before a function of its arguments, or write "
-        f"the module without it.{place_of(node).shown}"
+        f"the module without it.{place_of(node).error_note}"
     )
 
 
@@ -89,7 +92,7 @@ def describe_op(node: Any, what: str) -> str:
 
 
 def extent_of(expression: Any, symbols: Mapping[str, Extent]) -> Extent | None:
-    """An expression of SymPy as an extent; None where it is none."""
+    """A SymPy expression as an extent; None if it cannot be expressed."""
     if expression.is_Integer:
         return int(expression)
     if expression.is_Symbol:
@@ -116,7 +119,7 @@ def extent_of(expression: Any, symbols: Mapping[str, Extent]) -> Extent | None:
 
 
 def _cancel_fraction(expression: Any, symbols: Mapping[str, Extent]) -> Extent | None:
-    """A product with a fraction in it: 1/2 of 2·n."""
+    """Simplify a product with a fraction, such as 1/2 of 2·n."""
     numerator, denominator = expression.as_numer_denom()
     above, below = extent_of(numerator, symbols), extent_of(denominator, symbols)
     return None if above is None or below is None or numerator == expression else divide(above, below)

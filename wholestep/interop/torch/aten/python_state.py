@@ -16,23 +16,23 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from wholestep.records import dataclass
 
-DEPTH, ENTRIES = 4, 1000  # how far objects and containers are compared
+DEPTH, ENTRIES = 4, 1000  # the greatest depth and number of entries that are compared
 _OF_MODULES = frozenset(vars(torch.nn.Module())) | {"_forward_hooks_always_called", "_is_full_backward_hook"}
 _OPAQUE = (torch.nn.Module, torch.Tensor, types.ModuleType, type, types.FunctionType, types.MethodType)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (dict, list, set, collections.deque)
 _REFILLED = (*_CONTAINERS, collections.OrderedDict)
 _RANDOM = (random.Random, np.random.Generator, np.random.RandomState)
-_SHARED = (int, float, itertools.count, *_CONTAINERS, *_RANDOM)  # what is compared of classes and files
+_SHARED = (int, float, itertools.count, *_CONTAINERS, *_RANDOM)  # types that are compared in classes and files
 
 
 @dataclass(frozen=True)
 class Value:
-    """Where a Python value is."""
+    """The location of a Python value."""
 
     owner: str  # the path of a module, or the name of a class or file
     name: str
-    kind: str = "attribute"  # or "global", "generator", "clock"
+    kind: str = "attribute"  # also "global", "generator" or "clock"
 
     def __str__(self) -> str:
         if self.kind == "generator":
@@ -44,12 +44,13 @@ class Value:
         return f"self.{self.name}" + (f" of the module {self.owner!r}" if self.owner else "")
 
 
-Values = dict[Value, object]  # each with a summary that can be compared
-GENERATORS = (Value("", "random", "generator"), Value("", "np.random", "generator"))  # those that all modules share
+Values = dict[Value, object]  # a summary of each value that can be compared
+# generators that all modules share
+GENERATORS = (Value("", "random", "generator"), Value("", "np.random", "generator"))
 
 
 class PythonState:
-    """What a module holds besides its parameters and buffers, and how all of it is taken back."""
+    """The Python state of a module besides its parameters and buffers, and how to restore it."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
@@ -65,14 +66,14 @@ class PythonState:
         summary = _Summary()
         summaries: Values = {value: _generator_state(value.name) for value in GENERATORS}
         for path, part in self._module.named_modules():
-            own = ((k, v) for k, v in vars(part).items() if k not in _OF_MODULES)
-            summaries |= {Value(path, name): summary.of(value) for name, value in own}
+            attributes = ((k, v) for k, v in vars(part).items() if k not in _OF_MODULES)
+            summaries |= {Value(path, name): summary.of(value) for name, value in attributes}
         for label, owner in self._owners.items():
             summaries |= {Value(label, name, "global"): summary.of(value) for name, value in _shared_values(owner)}
         return summaries
 
     def values_of(self, wanted: Sequence[Value]) -> Values:
-        """Some of the values, which a tracer reads at every line."""
+        """The current summaries of some values; the line tracer reads them at every line."""
         summary, summaries = _Summary(), Values()
         for value in wanted:
             if value.kind == "attribute":
@@ -84,7 +85,7 @@ class PythonState:
         return summaries
 
     def see(self) -> None:
-        """Note what has another value than before; called while torch traces."""
+        """Record the values that have changed; called while torch traces."""
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             self.seen |= dict.fromkeys(diff(self.before, self.values()))
 
@@ -111,7 +112,7 @@ def diff(a: Values, b: Values) -> list[Value]:
 
 
 def _shared_owners(module: torch.nn.Module) -> list[Any]:
-    """The classes of a module's parts that are not torch's, and the files that they are defined in."""
+    """The user-defined classes of a module's submodules, and the files that define them."""
     kinds = dict.fromkeys(
         c
         for part in module.modules()
@@ -129,7 +130,7 @@ def _shared_values(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _containers(module: torch.nn.Module) -> list[Any]:
-    """Everything mutable that the modules, their classes and files hold: containers, and the `vars` of objects."""
+    """Every mutable container that the modules, their classes and files hold, and the `vars` of objects."""
     containers: dict[int, Any] = {}
 
     def visit(value: Any, depth: int) -> None:
@@ -152,7 +153,7 @@ def _containers(module: torch.nn.Module) -> list[Any]:
 
 
 def _refill(holder: Any, copy: Any) -> None:
-    """A container with the items that it had; one that has them is not touched."""
+    """Restore the items of a container; an unchanged one is not touched."""
     if len(holder) == len(copy) and all(a is b for a, b in zip(_items(holder), _items(copy))):
         return
     holder.clear()
@@ -164,7 +165,7 @@ def _items(holder: Any) -> Iterator[Any]:
 
 
 class _Summary:
-    """Values as what can be compared later; each object is looked at once."""
+    """Builds comparable summaries of values; each object is visited once."""
 
     def __init__(self) -> None:
         self._known: dict[int, object] = {}
@@ -173,7 +174,7 @@ class _Summary:
         if isinstance(value, _PLAIN):
             return repr(value)
         if id(value) not in self._known:
-            self._known[id(value)] = type(value).__name__  # what a cycle finds
+            self._known[id(value)] = type(value).__name__  # returned when a reference cycle reaches the object again
             self._known[id(value)] = self._look(value, depth)
         return self._known[id(value)]
 
@@ -205,6 +206,6 @@ class _Summary:
 def _summary_of_tensor(tensor: torch.Tensor) -> object:
     kind = (tuple(map(str, tensor.shape)), str(tensor.dtype))
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
-        return kind  # one that tracing made has no values
+        return kind  # created by tracing, hence without values
     dense = tensor.detach().to_dense() if tensor.layout is not torch.strided else tensor.detach()
     return *kind, hash(dense.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -1,7 +1,7 @@
 """An exported program of torch, recorded op by op in a graph of ours.
 
 A value is a tensor of the graph, or one of torch's where it depends on no input, parameter or state: such values are
-computed by torch while recording, and become constants where they meet a tensor of the graph.
+computed by torch while recording, and become constants when they are combined with a tensor of the graph.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SMALL_INTEGERS = {torch.int8: "int32", torch.int16: "int32", torch.uint16: "int3
 
 
 class Pair:
-    """A complex tensor: its real and its imaginary part."""
+    """A complex tensor as its real and its imaginary part."""
 
     def __init__(self, real: Tensor, imag: Tensor) -> None:
         self.real, self.imag = real, imag
@@ -55,12 +55,14 @@ class Pair:
 
 
 class AtenRecorder:
-    """What the rows of the table see: the op that is being recorded, and how its operands become tensors."""
+    """The interface for rows of the table: the op that is being recorded, and the conversion of its operands to
+    tensors.
+    """
 
     def __init__(self, graph: Graph, symbols: dict[str, Extent], mode: str = "train") -> None:
         self.graph, self.symbols, self.mode = graph, symbols, mode
         self.node: Any = None  # of torch's graph
-        self.meta: Any = None  # what torch says about its result
+        self.meta: Any = None  # torch's metadata of the result
         self._constants: dict[tuple[int, str | None], tuple[Tensor, Any]] = {}
         self._values: dict[Any, Any] = {}
         load_table()
@@ -68,7 +70,7 @@ class AtenRecorder:
     # -- walking the program -----------------------------------------------------------------------------------------
 
     def run(self, nodes: Sequence[Any], values: dict[Any, Any]) -> dict[Any, Any]:
-        """The value of each node of a program, with those of its placeholders given."""
+        """Record a program from the values of its placeholders; return the value of each node."""
         self._values = values
         for node in nodes:
             if node.op == "call_function":
@@ -77,7 +79,7 @@ class AtenRecorder:
         return values
 
     def _learn(self, meta: Any, value: Any) -> None:
-        """Sizes that torch does not know before it sees the data may be known by now: of a mask that is a constant."""
+        """Replace data-dependent sizes that are known by now, such as those of a constant mask."""
         if not isinstance(meta, torch.Tensor) or not isinstance(value, torch.Tensor | Tensor):
             return
         for size, actual in zip(meta.shape, value.shape):
@@ -89,7 +91,7 @@ class AtenRecorder:
             return self.value(node.args[0])[node.args[1]]
         meta = node.meta.get("val")
         if is_size(node) or is_check(node):
-            return None  # sizes are read where they are used
+            return None  # sizes are evaluated where they are used
         args = self.value(tuple(node.args))
         named = {key: self.value(value) for key, value in node.kwargs.items()}
         if not is_live([args, list(named.values())]) and not draws(node.target):
@@ -112,11 +114,11 @@ class AtenRecorder:
             self.refuse(f"cannot be recorded: {reason}", error)
         except INTERRUPTED:
             raise
-        except Exception as error:  # whatever a row did not expect of its arguments
+        except Exception as error:  # an unexpected error of a row
             self.refuse(f"has arguments that its row does not take ({type(error).__name__}: {error})", error)
 
     def _check_shape(self, value: Any) -> Any:
-        """What a row gave, if it has the shape that torch says: a row that misreads its arguments gives another.
+        """Check that the result of a row has torch's shape, which finds rows that misread their arguments.
 
         Of several results the first: torch 2.11 says a wrong shape of an LSTM's last states.
         """
@@ -128,14 +130,14 @@ class AtenRecorder:
         return value
 
     def _size_or_none(self, size: Any) -> Extent | None:
-        """A size, unless torch knows it when it sees the data."""
+        """A size; None if it depends on the data."""
         if not isinstance(size, torch.SymInt):
             return int(size)
         named = all(str(symbol) in self.symbols for symbol in size.node.expr.free_symbols)
         return extent_of(size.node.expr, self.symbols) if named else None
 
     def _compute_now(self, node: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """What depends on nothing that is given: torch computes it now."""
+        """Compute a constant immediately with torch."""
         try:
             with torch.no_grad():
                 return node.target(*args, **named)
@@ -146,7 +148,7 @@ class AtenRecorder:
             self.refuse(f"cannot be computed while importing ({type(error).__name__}: {error})", error)
 
     def value(self, arg: Any) -> Any:
-        """What an argument of an op is."""
+        """The value of an op's argument."""
         if isinstance(arg, torch.fx.Node):
             if arg.op == "get_attr":
                 return attribute_of(arg)
@@ -158,7 +160,7 @@ class AtenRecorder:
             if isinstance(meta, torch.SymFloat | torch.SymBool):
                 self.node = arg
                 reason = why_missing(row_name(arg))
-                default = "is a number that is computed from sizes and is no whole number"
+                default = "is a number that is computed from sizes and is not an integer"
                 self.refuse(reason if reason in REFUSED.values() else default)
             return self._values[arg]
         if isinstance(arg, torch.SymInt):
@@ -168,7 +170,7 @@ class AtenRecorder:
         return arg
 
     def inside(self, module: Any, operands: Sequence[Any]) -> list[Any]:
-        """What a program that an op holds gives for operands."""
+        """The result of an op's inner program for given operands."""
         nodes = list(module.graph.nodes)
         leaves = [n for n in nodes if n.op == "placeholder"]
         outer = self._values, self.node, self.meta
@@ -178,7 +180,7 @@ class AtenRecorder:
         return list(results) if isinstance(results, list | tuple) else [results]
 
     def extent(self, size: Any) -> Extent:
-        """A size, which may be computed from symbols."""
+        """An extent, which may be an expression of symbols."""
         if isinstance(size, torch.SymInt):
             extent = extent_of(size.node.expr, self.symbols)
             if extent is None:
@@ -187,19 +189,19 @@ class AtenRecorder:
         return int(size)
 
     def refuse(self, what: str, cause: BaseException | None = None) -> NoReturn:
-        """An error that names the op, its module and the user's line."""
+        """The error for an unsupported op, with its module and the user's line."""
         raise UnsupportedOpError(describe_op(self.node, what)) from cause
 
     # -- what rows ask -----------------------------------------------------------------------------------------------
 
     @property
     def result(self) -> Any:
-        """What torch says about the result, of several the first."""
+        """torch's metadata of the (first) result."""
         return self.meta[0] if isinstance(self.meta, tuple | list) else self.meta
 
     @property
     def dtype(self) -> str:
-        """Of the result."""
+        """The dtype of the result."""
         return self.name_of(self.result.dtype)
 
     @property
@@ -208,11 +210,11 @@ class AtenRecorder:
 
     @property
     def shape(self) -> Shape:
-        """Of the result."""
+        """The shape of the result."""
         return tuple(self.extent(e) for e in self.result.shape)
 
     def name_of(self, dtype: Any) -> str:
-        """Our name of one of torch's dtypes."""
+        """Our name of a torch dtype."""
         if dtype in SMALL_INTEGERS:
             return SMALL_INTEGERS[dtype]
         if dtype not in DTYPES:
@@ -249,7 +251,7 @@ class AtenRecorder:
         return self.graph.constant(np.asarray(array).astype("float32" if dtype == "bfloat16" else dtype)).astype(dtype)
 
     def operand(self, x: Any, dtype: str | None = None) -> Any:
-        """An operand that may stay a number, in the dtype of the result unless told otherwise."""
+        """An operand, which may stay a scalar, in the dtype of the result or in the given one."""
         kind = dtype or self.dtype
         if isinstance(x, bool | int | float):
             if kind == "bool":
@@ -258,7 +260,7 @@ class AtenRecorder:
         return self.tensor(x, kind)
 
     def common(self, *operands: Any) -> str:
-        """The dtype in which torch compares, or computes, these operands of the op."""
+        """The dtype to which torch promotes the operands of the op."""
         metas = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in operands]
         metas = [int(m) if isinstance(m, torch.SymInt) else m for m in metas]
         if len(metas) == 1:
@@ -269,13 +271,13 @@ class AtenRecorder:
         return None if x is None else self.tensor(x, dtype)
 
     def fixed(self, x: Any, what: str) -> int:
-        """A whole number that must be known now."""
+        """An integer that must be constant."""
         if not isinstance(x, int):
             self.refuse(f"has {what} = {x}, which depends on a symbolic dimension; give it a fixed number")
         return x
 
     def apply(self, function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> Any:
-        """A user's own function, given tensors of the graph."""
+        """Call a user's function with tensors of the graph."""
 
         def ours(x: Any) -> Any:
             if isinstance(x, torch.Tensor):
@@ -290,7 +292,7 @@ class AtenRecorder:
 
 
 def is_live(x: Any) -> bool:
-    """Does a value depend on what is given to a step?"""
+    """Does a value depend on inputs, parameters or states?"""
     if isinstance(x, list | tuple):
         return any(map(is_live, x))
     return isinstance(x, Tensor | Dim | Pair)

@@ -36,13 +36,13 @@ _SETTLED = "The second call left it as it was: call the module once on data of y
 
 @dataclass(frozen=True)
 class Repeated:
-    """What two calls of a module on the same example showed."""
+    """The results of two calls of a module on the same example."""
 
-    differs: bool  # did they give different outputs?
-    first: tuple[Value, ...]  # what the first call changed
-    again: tuple[Value, ...]  # what the second call changed again
+    differs: bool  # are the outputs of the calls different?
+    first: tuple[Value, ...]  # values that the first call changed
+    again: tuple[Value, ...]  # values that the second call changed as well
     lines: dict[Value, SourceLine]
-    tensors: tuple[Value, ...] = ()  # values that hold tensors: left for others to look at, nothing depends on them
+    tensors: tuple[Value, ...] = ()  # values that contain tensors, which nothing else depends on
 
 
 def check_repeated_calls(module: Any, call: ExampleCall, programs: Sequence[Exported]) -> None:
@@ -72,7 +72,7 @@ def check_repeated_calls(module: Any, call: ExampleCall, programs: Sequence[Expo
 def _refuse(module: Any, mode: str, repeated: Repeated) -> None:
     blamed = repeated.again or repeated.first
     if not blamed:
-        return  # outputs that differ by themselves: uninitialised memory, another process
+        return  # outputs that differ in any case: uninitialised memory, another process
     place = next((repeated.lines[v] for v in blamed if v in repeated.lines), None)
     fix = _FIXES[blamed[0].kind].format(name=blamed[0].name) if repeated.again else _SETTLED
     with record_at_line(place):
@@ -97,7 +97,7 @@ def _called_twice(module: Any, call: ExampleCall, exported: Exported) -> Repeate
         two = _outputs(module, call, exported.mode, arrays, touched, seed=1)
     except INTERRUPTED:
         raise
-    except Exception:  # a module that can be exported but not called: what tracing saw is all there is to say
+    except Exception:  # the module can be exported but not called: only the trace can be judged
         return Repeated(False, touched, touched, {})
     finally:
         state.restore()
@@ -116,7 +116,7 @@ def _called_twice(module: Any, call: ExampleCall, exported: Exported) -> Repeate
 @dataclass(frozen=True)
 class _Outputs:
     tensors: list[Any]
-    values: Values  # of Python, after the call
+    values: Values  # Python values after the call
     used: tuple[Value, ...]  # generators and clocks
     lines: dict[Value, SourceLine]
     holding_tensors: tuple[Value, ...]
@@ -125,7 +125,9 @@ class _Outputs:
 def _outputs(
     module: Any, call: ExampleCall, mode: str, arrays: dict[str, Any], touched: Sequence[Value], seed: int
 ) -> _Outputs:
-    """One call, with torch's generator, parameters and buffers as in every other; the others are seeded by a number."""
+    """Call the module once with torch's generator, parameters and buffers as in the other calls; Python's and NumPy's
+    generators get the given seed.
+    """
     _load(module, arrays)
     args, named = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (call.args, dict(call.named)))
     with in_mode(module, mode), torch.no_grad(), torch.random.fork_rng(devices=[]):

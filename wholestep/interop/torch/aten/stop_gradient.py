@@ -1,4 +1,4 @@
-"""Marks where gradients stop, `detach` and `no_grad`, which torch's decomposition drops."""
+"""Marks where gradients stop (`detach`, `no_grad`), since torch's decomposition drops them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wholestep.interop.torch.aten.nodes import inner_programs
 
 @torch.library.custom_op("wholestep::stop_gradient", mutates_args=())
 def stop_gradient(x: torch.Tensor) -> torch.Tensor:
-    """Stands for `detach`, and for what enters a `no_grad` region."""
+    """A placeholder for `detach`, and for values that enter a `no_grad` region."""
     return x.clone()
 
 
@@ -25,7 +25,7 @@ def _(x: Any) -> Any:
 
 
 def mark_stopped(program: Any) -> None:
-    """Put a mark where gradients stop, that decomposition does not remove."""
+    """Insert marks, which decomposition keeps, where gradients stop."""
     marker = torch.ops.wholestep.stop_gradient.default
     nodes = list(program.graph_module.graph.nodes)
     through = _mutated_values(nodes, [n for n in nodes if n.target is torch.ops.aten.detach.default])
@@ -33,7 +33,7 @@ def mark_stopped(program: Any) -> None:
         if node.op != "call_function":
             continue
         if node in through:
-            _need_leaf(node.args[0])  # x.detach().mul_(2) writes x: a mark would be written instead
+            _need_leaf(node.args[0])  # x.detach().mul_(2) writes to x; with a mark it would write to a copy
         elif node.target in (torch.ops.aten.detach.default, torch.ops.aten.detach_.default):
             node.target = marker
         elif "set_grad_enabled" in str(node.target) and node.args and node.args[0] is False:
@@ -45,7 +45,7 @@ def mark_stopped(program: Any) -> None:
 
 
 def _mark_held(node: Any) -> None:
-    """`detach` in the programs that an op holds: branches, and bodies of loops, write nothing."""
+    """Mark `detach` in inner programs, such as branches and loop bodies, which write nothing."""
     for module in inner_programs(node):
         for inner in module.graph.nodes:
             if inner.target is torch.ops.aten.detach.default:
@@ -55,7 +55,9 @@ def _mark_held(node: Any) -> None:
 
 
 def _mark_region(program: Any, region: Any) -> None:
-    """Each tensor that enters gets a mark, but for one that is written there: the mark would be written instead."""
+    """Mark each tensor that enters a `no_grad` region, except those that are written there: the write would go to the
+    mark.
+    """
     graph = program.graph_module.graph
     inner = list(getattr(program.graph_module, region.args[1].target).graph.nodes)
     placeholders = [n for n in inner if n.op == "placeholder"]
@@ -74,9 +76,10 @@ def _mark_region(program: Any, region: Any) -> None:
 
 
 def _need_leaf(operand: Any) -> None:
-    """A buffer has no gradient that could be lost, nor has what a region gives; what was computed elsewhere has one.
+    """Refuse an in-place write to a value computed outside: its gradient would be lost.  Buffers and results of the
+    region have none.
 
-    That goes on as if nothing had happened, which nothing here can say.
+    In torch such a write keeps the gradient, which cannot be expressed here.
     """
     base = operand
     while base.op == "call_function" and (base.target is operator.getitem or _views(base)):
@@ -97,7 +100,7 @@ def _views(node: Any) -> bool:
 
 
 def _mutated_values(nodes: Iterable[Any], bases: Iterable[Any]) -> set[Any]:
-    """Those of some values that are changed in place, themselves or through views."""
+    """The values that are changed in place, directly or through views."""
     of: dict[Any, set[Any]] = {base: {base} for base in bases}
     mutated: set[Any] = set()
     for node in nodes:

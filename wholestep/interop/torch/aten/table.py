@@ -1,4 +1,4 @@
-"""The table of ATen ops: the name of an op and the function that records it."""
+"""The table of ATen ops: names of ops and the functions that record them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wholestep.errors import UsageError
 from wholestep.records import dataclass
 
 Function = Callable[..., Any]
-INTERRUPTED = (TimeoutError, MemoryError)  # of whoever set an alarm or a limit: nothing is tried again
+INTERRUPTED = (TimeoutError, MemoryError)  # raised by a user's alarm or limit: not retried
 F = TypeVar("F", bound=Function)
 
 FAMILIES = (
@@ -32,12 +32,12 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class AtenRow:
-    """An op: its name (without an overload: all of them), what records it, what it refuses."""
+    """The row of an op: its name (without an overload: all of them), the function that records it, what it refuses."""
 
     name: str
     record: Function
     refuses: str = ""
-    whole: bool = True  # is it kept where torch could decompose it?
+    whole: bool = True  # is the op kept although torch could decompose it?
 
 
 ROWS: dict[str, AtenRow] = {}
@@ -45,7 +45,7 @@ _SHAPE = (
     "has a shape that depends on the data, and those of a step are fixed: keep all elements, and a mask beside them"
 )
 _EIGEN = "has complex results; of symmetric matrices linalg.eigh has real ones"
-# Ops that no row can be written for, and why.
+# Ops that cannot be supported, and why.
 REFUSED = {
     **dict.fromkeys(("nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive"), _SHAPE),
     "repeat_interleave.Tensor": _SHAPE + " (repeats that are numbers of Python are fixed)",
@@ -53,11 +53,12 @@ REFUSED = {
     **dict.fromkeys(("linalg_eig", "_linalg_eigvals", "linalg_eigvals"), _EIGEN),
     **dict.fromkeys(("_pack_padded_sequence", "_ctc_loss"), "reads lengths from the data: mask what is padded instead"),
 }
-OWN: dict[str, AtenRow] = {}  # registered by users; they come first
+OWN: dict[str, AtenRow] = {}  # rows registered by users, which take precedence
 
 
 def row(*names: str, refuses: str = "", whole: bool = True) -> Callable[[F], F]:
-    """Register what records ops, by their names in `torch.ops.aten`: `add` for all overloads, or `add.Tensor`.
+    """Register a function that records ops by their names in `torch.ops.aten`: `add` for all overloads, or
+    `add.Tensor`.
 
     The function takes the recorder, then the op's own arguments.
     """
@@ -72,14 +73,14 @@ def row(*names: str, refuses: str = "", whole: bool = True) -> Callable[[F], F]:
 
 
 def load_table() -> dict[str, AtenRow]:
-    """All rows; the modules that hold them are loaded once."""
+    """All rows; their modules are loaded once."""
     for family in FAMILIES:
         import_module(f"wholestep.interop.torch.aten.{family}")
     return ROWS
 
 
 def find_row(target: str) -> AtenRow | None:
-    """The row of an op by its full name, e.g. `aten.add.Tensor`, or `transformers.grouped_mm.default`."""
+    """The row of an op by its full name, e.g. `aten.add.Tensor` or `transformers.grouped_mm.default`."""
     short = target.removeprefix("aten.")
     for table in (OWN, ROWS):
         for name in (target, target.rpartition(".")[0], short, short.rpartition(".")[0]):
@@ -89,16 +90,17 @@ def find_row(target: str) -> AtenRow | None:
 
 
 def why_missing(target: str) -> str:
-    """What is said of an op without a row."""
+    """The reason why an op has no row."""
     short = target.removeprefix("aten.").removeprefix("complex.")
     return REFUSED.get(short) or REFUSED.get(short.rpartition(".")[0], "has no row here")
 
 
 def torch_op(name: str) -> Callable[[F], F]:
-    """Say what an op of PyTorch is here, for networks that `ws.from_torch` imports from now on.
+    """Register a function that records a PyTorch op, for networks that `ws.from_torch` imports from then on.
 
     The function is given the op's arguments: tensors, numbers, lists.  It returns a tensor, or a tuple of them where
-    the op has several results.  It stands before the library's own row for the op, and the op is kept whole.
+    the op has several results.  It takes precedence over the library's own row for the op, and the op is not
+    decomposed.
 
     Args:
         name: as errors name it: "aten.hypot", with all its overloads; "aten.hypot.default"; "mylib.op" of your own.

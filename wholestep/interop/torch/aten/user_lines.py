@@ -1,4 +1,4 @@
-"""Lines of the user's Python: which line of a module changes a value, reads a clock, or fails."""
+"""Finds the line of user code that changes a value, reads a clock, or fails."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "m
 
 
 def is_user_file(name: str) -> bool:
-    """Is a file neither torch's, nor of what torch stands on, nor Python's, nor ours?"""
+    """Is a file user code, that is, not part of torch, its dependencies, Python or this library?"""
     standard = name.startswith(_STANDARD) and "site-packages" not in name
     return not (name.startswith((*_LIBRARIES, "<")) or standard)
 
 
 def failing_line(error: BaseException) -> SourceLine | None:
-    """The innermost user's line that an error came through."""
+    """The innermost line of user code that an error passed through."""
     line, step = None, error.__traceback__
     while step is not None:
         if is_user_file(step.tb_frame.f_code.co_filename):
@@ -42,7 +42,7 @@ def failing_line(error: BaseException) -> SourceLine | None:
 
 
 def calling_line() -> SourceLine | None:
-    """The innermost user's line that is being executed."""
+    """The innermost line of user code that is being executed."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
@@ -51,7 +51,7 @@ def calling_line() -> SourceLine | None:
 
 @contextmanager
 def watched_clocks() -> Iterator[dict[str, SourceLine]]:
-    """The functions of `time` that a user's line calls, and `np.random.default_rng`, each with the line."""
+    """The functions of `time` that user code calls, and `np.random.default_rng`, each with the line."""
     seen: dict[str, SourceLine] = {}
     places = [(time, name) for name in _CLOCKS] + [(np.random, "default_rng")]
     originals = [getattr(holder, name) for holder, name in places]
@@ -76,7 +76,7 @@ def watched_clocks() -> Iterator[dict[str, SourceLine]]:
 
 @contextmanager
 def watched_lines(read: Callable[[], dict[Any, object]]) -> Iterator[dict[Any, SourceLine]]:
-    """Which user's line changed each of the values that `read` gives."""
+    """The user's line that changed each of the values that `read` returns."""
     lines: dict[Any, SourceLine] = {}
     values, last = read(), SourceLine("", 0)
 

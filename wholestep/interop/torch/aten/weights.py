@@ -1,4 +1,4 @@
-"""The arrays of a module of torch, by their names, in both directions."""
+"""The arrays of a torch module by name, in both directions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Held:
     array: Array
     trained: bool  # is it a parameter, which a call does not change?
     requires_grad: bool
-    live: bool  # is it a leaf of the graph, rather than part of it?
+    live: bool  # is it a leaf of the graph, rather than a constant in it?
     is_complex: bool
     same_as: str = ""
 
@@ -37,7 +37,7 @@ class Held:
 
 
 def state_arrays(module: Any, programs: Any) -> dict[str, Held]:
-    """Everything of a module's state_dict, and buffers that a call changes, by torch's names."""
+    """All arrays of a module's state_dict, and buffers that a call changes, under torch's names."""
     from wholestep.interop.torch.aten.assemble import is_leaf
 
     live: set[str] = set()
@@ -51,9 +51,9 @@ def state_arrays(module: Any, programs: Any) -> dict[str, Held]:
     arrays: dict[str, Held] = {}
     for name, tensor in {**parameters, **buffers}.items():
         if name not in saved and name not in live:
-            continue  # a buffer that is not saved, and does not change: part of the graph
+            continue  # a constant buffer that is not in the state_dict: part of the graph
         if name in buffers and name not in live and tensor.is_floating_point():
-            live.add(name)  # not read; it can be loaded as any other
+            live.add(name)  # unused, but it can be loaded like the others
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.dtype) if tensor.numel() else name
         array = _as_array(name, tensor)
         is_parameter = name in parameters and name not in changed and tensor.numel() > 0
@@ -86,7 +86,7 @@ def _as_array(name: str, tensor: Any) -> Array:
 
 
 def give_back(module: Any, network: Module) -> Any:
-    """The module with a network's numbers; nothing changes unless all of them fit."""
+    """Copy a network's weights to the torch module; nothing changes unless all of them fit."""
     numbers = network.state_dict()
     targets = {
         **dict(module.named_parameters(remove_duplicate=False)),

@@ -1,4 +1,4 @@
-"""Functions of PyTorch's that are an operator, a method or a line here: `ws.mm`, `ws.addmm`, `ws.amax`.
+"""Functions of PyTorch that are an operator, a method or a short expression here: `ws.mm`, `ws.addmm`, `ws.amax`.
 
 They take PyTorch's arguments and mean what they mean there; rows of ATen and ONNX operators are recorded by them.
 """

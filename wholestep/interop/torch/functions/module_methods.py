@@ -1,4 +1,4 @@
-"""Methods of PyTorch's modules, for modules of ours."""
+"""Methods of PyTorch's modules, for our modules."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def named_parameters(module: Module, prefix: str = "", recurse: bool = True) -> 
 
 
 def named_buffers(module: Module) -> Iterator[tuple[str, Parameter]]:
-    """Names and arrays that are not trained"""
+    """Names and arrays that are not trained."""
     return ((name, owned) for name, owned in module.named_arrays().items() if not owned.trained)
 
 
 def buffers(module: Module) -> Iterator[Parameter]:
-    """Arrays that are not trained"""
+    """The arrays that are not trained."""
     return (owned for _, owned in named_buffers(module))
 
 
@@ -39,12 +39,12 @@ def named_children(module: Module) -> Iterator[tuple[str, Module]]:
 
 
 def modules(module: Module) -> Iterator[Module]:
-    """The module itself and every one below it"""
+    """The module itself and all its submodules."""
     return (part for _, part in module.named_modules())
 
 
 def get_submodule(module: Module, target: str) -> Module:
-    """The module of a path"""
+    """The submodule with a path."""
     modules_by_path = dict(module.named_modules())
     if target not in modules_by_path:
         paths = ", ".join(filter(None, modules_by_path))
@@ -53,7 +53,7 @@ def get_submodule(module: Module, target: str) -> Module:
 
 
 def get_layer(module: Module, name: str | None = None, index: int | None = None) -> Module:
-    """Keras': the layer of a name, or the one at a place, `model.children()` in order"""
+    """Keras' method: the layer with a name, or the one at an index of `model.children()`."""
     layers = module.children()
     if index is not None:
         if not -len(layers) <= index < len(layers):
@@ -63,7 +63,7 @@ def get_layer(module: Module, name: str | None = None, index: int | None = None)
 
 
 def get_parameter(module: Module, target: str) -> Parameter:
-    """The parameter of a name"""
+    """The parameter with a name."""
     parameters = module.parameters()
     if target not in parameters:
         fail(UnknownNameError, f"{type(module).__name__} has no parameter {target!r}; it has: {', '.join(parameters)}.")
@@ -88,7 +88,7 @@ def to_float(module: Module) -> Module:
 
 
 def to(module: Module, *targets: Any, dtype: object = None, device: object = None) -> Module:
-    """Another float dtype; the device belongs to the run."""
+    """The module with another float dtype; the device is chosen for each session."""
     from wholestep.compiler.ir.types import as_dtype
     from wholestep.errors import WholestepError
 
@@ -107,7 +107,7 @@ def to(module: Module, *targets: Any, dtype: object = None, device: object = Non
 
 
 def cpu(module: Module) -> Module:
-    """The module itself: its numbers are where sessions look for them."""
+    """The module itself, whose weights are always in host memory."""
     return module
 
 

@@ -1,4 +1,4 @@
-"""Elementwise functions of PyTorch: operators by name, and one-line compositions."""
+"""Elementwise functions of PyTorch: operators by name, and compositions of one line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def neg(x: Operand) -> Tensor:
 
 
 def identity(x: Tensor, *_: object, **__: object) -> Tensor:
-    """x itself: tensors have no memory of their own and are never changed."""
+    """x itself: tensors are immutable and have no memory of their own."""
     return x
 
 
@@ -135,7 +135,7 @@ def erfc(x: Operand) -> Tensor:
 
 
 def logit(x: Operand, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), x held between eps and 1 - eps where one is given"""
+    """log(x / (1 - x)), with x clamped to [eps, 1 - eps] if eps is given."""
     t = as_tensor(x) if eps is None else elementwise.clip(x, eps, 1.0 - eps)
     return primitives.log(t) - primitives.log1p(-t)
 
@@ -169,7 +169,7 @@ def rad2deg(x: Operand) -> Tensor:
 
 
 def frac(x: Operand) -> Tensor:
-    """x without its whole part"""
+    """The fractional part of x, with x's sign."""
     return as_tensor(x) - elementwise.trunc(x)
 
 
@@ -187,12 +187,12 @@ def heaviside(x: Operand, values: Operand) -> Tensor:
 
 
 def clamp_min(x: Operand, min: Operand) -> Tensor:
-    """x, at least min"""
+    """max(x, min): x, but at least min."""
     return elementwise.clip(x, min)
 
 
 def clamp_max(x: Operand, max: Operand) -> Tensor:
-    """x, at most max"""
+    """min(x, max): x, but at most max."""
     return elementwise.clip(x, None, max)
 
 
@@ -228,5 +228,5 @@ def randn_like(x: Tensor) -> Tensor:
 
 
 def bernoulli(x: Tensor) -> Tensor:
-    """1 with probability x, else 0, new in every step; no gradient flows to x."""
+    """1 with probability x, else 0, drawn anew in every step; x gets no gradient."""
     return (rand_like(x) < primitives.stop_gradient(x)).astype(x.dtype)

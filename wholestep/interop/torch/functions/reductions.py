@@ -40,14 +40,14 @@ _PAIR = "in PyTorch that is a pair of values and indices; write ws.amax(x, axis)
 
 
 def max(x: Operand, y: Operand | None = None) -> Tensor:
-    """The largest element of x, or the larger of x and y; along an axis it is `ws.amax`."""
+    """The maximum of x, or the elementwise maximum of x and y; along an axis it is `ws.amax`."""
     if isinstance(y, int):
         fail(OptionError, f"max(x, {y!r}): {_PAIR}.")
     return as_tensor(x).max() if y is None else pointwise("maximum", x, y)
 
 
 def min(x: Operand, y: Operand | None = None) -> Tensor:
-    """The smallest element of x, or the smaller of x and y; along an axis it is `ws.amin`."""
+    """The minimum of x, or the elementwise minimum of x and y; along an axis it is `ws.amin`."""
     if isinstance(y, int):
         fail(OptionError, f"min(x, {y!r}): {_PAIR.replace('max', 'min')}.")
     return as_tensor(x).min() if y is None else pointwise("minimum", x, y)
@@ -59,12 +59,12 @@ def argmax(x: Operand, axis: int | None = None, keepdims: bool = False) -> Tenso
 
 
 def var_mean(x: Operand, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> tuple[Tensor, Tensor]:
-    """Variance and mean."""
+    """The variance and the mean."""
     return statistics.var(x, axis, correction, keepdims), as_tensor(x).mean(axis, keepdims)
 
 
 def std_mean(x: Operand, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> tuple[Tensor, Tensor]:
-    """Standard deviation and mean."""
+    """The standard deviation and the mean."""
     return statistics.std(x, axis, correction, keepdims), as_tensor(x).mean(axis, keepdims)
 
 
@@ -79,12 +79,12 @@ def logsumexp_over(x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Te
 
 
 def numel(x: Tensor) -> Extent:
-    """How many elements: a number, or an expression of the sizes that are not known yet."""
+    """The number of elements: an integer, or an expression of symbolic sizes."""
     return x.node.type.elements
 
 
 def is_floating_point(x: Tensor) -> bool:
-    """Is its dtype a float?"""
+    """Is the dtype of x a float type?"""
     return x.dtype.is_float
 
 
@@ -121,7 +121,7 @@ def outer(x: Operand, vec2: Operand) -> Tensor:
 
 
 def inner(x: Operand, y: Operand) -> Tensor:
-    """Σ over the last axes of both"""
+    """The sum of products over the last axes of both."""
     t, u = as_tensor(x), as_tensor(y)
     if not t.ndim or not u.ndim:
         return t * u
@@ -140,7 +140,7 @@ def baddbmm(x: Operand, batch1: Operand, batch2: Operand, beta: float = 1, alpha
 
 
 def tensordot(a: Operand, b: Operand, dims: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
-    """Σ over the last `dims` axes of a and the first of b, or over the axes that are named."""
+    """The sum of products over the last `dims` axes of a and the first ones of b, or over given axes."""
     t, u = as_tensor(a), as_tensor(b)
     left, right = (range(-dims, 0), range(dims)) if isinstance(dims, int) else dims
     gone, met = ([x._axes(axis)[0] for axis in axes] for x, axes in ((t, left), (u, right)))
@@ -151,7 +151,7 @@ def tensordot(a: Operand, b: Operand, dims: int | tuple[Sequence[int], Sequence[
 
 
 def cdist(x: Operand, y: Operand, p: float = 2.0) -> Tensor:
-    """The distance of every row of x from every row of y."""
+    """The p-norm distance between every row of x and every row of y."""
     t, u = as_tensor(x), as_tensor(y)
     pairs = t.reshape((*t.shape[:-1], 1, t.shape[-1])) - u.reshape((*u.shape[:-2], 1, *u.shape[-2:]))
     return statistics.norm(pairs, p, -1)

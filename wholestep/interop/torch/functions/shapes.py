@@ -19,7 +19,7 @@ __all__ = [
 
 
 def t(x: Tensor) -> Tensor:
-    """The transposed matrix; a vector as it is."""
+    """The transposed matrix; a vector is returned unchanged."""
     if x.ndim > 2:
         fail(ShapeError, f"t takes at most two axes; received {shape_text(x.shape)}. Write x.transpose(-1, -2).")
     return x.transpose() if x.ndim == 2 else x
@@ -31,12 +31,12 @@ def broadcast_to(x: Tensor, size: Sequence[Extent | str]) -> Tensor:
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Side by side: along axis 1, of vectors along axis 0"""
+    """Concatenate horizontally: along axis 1, vectors along axis 0."""
     return primitives.concat(tensors, 0 if as_tensor(tensors[0]).ndim < 2 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """One below the other: vectors as rows"""
+    """Concatenate vertically: along axis 0, with vectors as rows."""
     rows = [as_tensor(v) for v in tensors]
     return primitives.concat([v.reshape((1, -1)) if v.ndim < 2 else v for v in rows], 0)
 
@@ -47,7 +47,7 @@ def index_select(x: Tensor, axis: int, index: Tensor) -> Tensor:
 
 
 def scatter(x: Tensor, axis: int, index: Tensor, src: Operand, reduce: str | None = None) -> Tensor:
-    """x with other elements along an axis: y[index[i, j], j] = src[i, j]"""
+    """x with elements replaced along an axis: y[index[i, j], j] = src[i, j]."""
     how = {None: "replace", "add": "sum", "multiply": "prod"}.get(reduce)
     if how is None:
         fail(OptionError, f"scatter: reduce is None, 'add' or 'multiply'; received {reduce!r}.")
@@ -55,36 +55,36 @@ def scatter(x: Tensor, axis: int, index: Tensor, src: Operand, reduce: str | Non
 
 
 def scatter_reduce(x: Tensor, axis: int, index: Tensor, src: Operand, reduce: str, include_self: bool = True) -> Tensor:
-    """x joined with other elements along an axis"""
+    """x combined with other elements by a reduction along an axis, at the given indices."""
     how = {"amax": "max", "amin": "min"}.get(reduce, reduce)
     return scattering.put_along_axis(x, index, src, axis, how, include_self)
 
 
 def select_scatter(x: Tensor, src: Tensor, axis: int, index: int) -> Tensor:
-    """x with another slice at an index"""
+    """x with the slice at an index replaced."""
     (at,) = x._axes(axis)
     one = src.reshape((*src.shape[:at], 1, *src.shape[at:]))
     return scattering.scatter_slice(x, one, at, index, None if index == -1 else index + 1)
 
 
 def select(x: Tensor, axis: int, index: int) -> Tensor:
-    """One slice along an axis, without it."""
+    """The slice at an index; the axis is removed."""
     (position,) = x._axes(axis)
     return x[(*(slice(None),) * position, index)]
 
 
 def narrow(x: Tensor, axis: int, start: int, length: int) -> Tensor:
-    """`length` slices along an axis from `start` on."""
+    """A range of `length` slices along an axis, from `start` on."""
     (position,) = x._axes(axis)
     return x[(*(slice(None),) * position, slice(start, start + length))]
 
 
 def repeat_interleave(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
-    """Every slice along an axis `repeats` times in a row; of the flat x when no axis is given."""
+    """Repeat every slice along an axis `repeats` times; without an axis, of the flattened x."""
     if axis is None:
         return repeat_interleave(x.reshape(-1), repeats, 0)
     if not isinstance(repeats, int) or repeats < 1:
-        fail(OptionError, f"repeat_interleave: repeats is a whole number of at least 1; received {repeats!r}.")
+        fail(OptionError, f"repeat_interleave: repeats is an integer of at least 1; received {repeats!r}.")
     (position,) = x._axes(axis)
     before, extent, after = x.shape[:position], x.shape[position], x.shape[position + 1 :]
     wide = x.reshape((*before, extent, 1, *after)).expand((*before, extent, repeats, *after))
@@ -104,5 +104,5 @@ def diag_embed(x: Tensor) -> Tensor:
 
 
 def trace(x: Tensor) -> Tensor:
-    """Σ of the diagonal."""
+    """The sum of the diagonal."""
     return diagonal(x).sum(-1)

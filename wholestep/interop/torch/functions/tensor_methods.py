@@ -1,4 +1,4 @@
-"""Methods of PyTorch's tensors that take other arguments than the functions here, or none."""
+"""Methods of PyTorch's tensors whose arguments differ from those of our functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 def size(x: Tensor, axis: int | None = None) -> Shape | Extent:
-    """`x.shape`, or one of its extents"""
+    """The shape of x, or the size of one axis."""
     return x.shape if axis is None else x.shape[axis]
 
 
@@ -59,7 +59,7 @@ def to_bool(x: Tensor) -> Tensor:
 
 
 def to(x: Tensor, *targets: Any, dtype: object = None, device: object = None) -> Tensor:
-    """Another dtype, or that of another tensor; the device belongs to the session."""
+    """x in another dtype, or in that of another tensor; the device is chosen for the session."""
     for value in (*targets, device):
         if isinstance(value, Tensor):
             dtype = value.dtype
@@ -96,17 +96,17 @@ def where_(x: Tensor, condition: Tensor, y: Operand) -> Tensor:
 
 
 def new_zeros(x: Tensor, *shape: object, dtype: object = None) -> Tensor:
-    """Zeros of a shape and x's dtype"""
+    """Zeros of the given shape with x's dtype."""
     return full(_shape(shape), 0, x.dtype if dtype is None else dtype)
 
 
 def new_ones(x: Tensor, *shape: object, dtype: object = None) -> Tensor:
-    """Ones of a shape and x's dtype"""
+    """Ones of the given shape with x's dtype."""
     return full(_shape(shape), 1, x.dtype if dtype is None else dtype)
 
 
 def new_full(x: Tensor, shape: object, value: Any, dtype: object = None) -> Tensor:
-    """One number in a shape and x's dtype"""
+    """A constant tensor of the given shape with x's dtype."""
     return full(shape, value, x.dtype if dtype is None else dtype)
 
 

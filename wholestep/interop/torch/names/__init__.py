@@ -1,1 +1,1 @@
-"""Tables of PyTorch's names: the name here that means the same, or a sentence that says what to write."""
+"""Tables of PyTorch's names: each with our name of the same meaning, or a sentence that says what to write."""

@@ -1,10 +1,10 @@
-"""Table of the names `torch.X`, looked up as `ws.X`."""
+"""The table of the names `torch.X`, which are looked up as `ws.X`."""
 
 from __future__ import annotations
 
 from wholestep.interop.name_tables import DEVICE, PRECISION, RANKS, NameTable
 
-_LINES = "wholestep.interop.torch.functions"  # those that are a line here
+_LINES = "wholestep.interop.torch.functions"  # short compositions
 
 _NOT_COMPLEX = "there are no complex numbers here: keep real and imaginary parts in two tensors"
 _NOT_QUANTISED = (

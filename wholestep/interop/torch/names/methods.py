@@ -13,7 +13,7 @@ _AFTER = "a value exists only after a step. Make it an output, or keep(name) it 
 _HALF = "leave the model as it is and say precision='bfloat16' to ws.fit or ws.build_session"
 _HOOK = "ws.fit(..., observer=ws.ConsoleObserver()) sees what every layer gives; tensor.keep(name) keeps one value"
 
-# functions of `ws` whose first argument is the tensor
+# functions of `ws` that take the tensor as their first argument
 _FUNCTIONS = (
     "argmin all any ceil chunk clip cosine_similarity count_nonzero cumsum dropout einsum erf expm1 flatten flip floor "
     "floor_divide gelu isfinite isinf isnan lerp log10 log1p log_softmax logical_xor logsumexp masked_fill matmul "

@@ -131,5 +131,5 @@ def test_the_kernel_becomes_machine_code(kind: str) -> None:
     assert not isinstance(found, str)
     rendered = render_persistent_step(plan, found)
     assert rendered.bytes <= found.most_bytes
-    body = "\n".join([native("gather.h"), native("staying.h"), rendered.text])
+    body = "\n".join([native("gather.h"), native("persistent_step.h"), rendered.text])
     assert b"many_steps" in compile_text(translation_unit(body), kind)

@@ -27,11 +27,11 @@ class CStyleWriter:
 
     language: ClassVar[Language]
     random_stream: ClassVar[str]  # arguments of the random number generator that identify the step
-    random_counter: ClassVar[str]  # its type of element indices
+    random_counter: ClassVar[str]  # type of the generator's element indices
 
     def __init__(self, plan: Plan, kernel: Kernel) -> None:
         self.plan, self.kernel = plan, kernel
-        # The iteration number of a scan is the last symbol.
+        # The last symbol is the iteration number of a scan.
         self.symbols = (*plan.symbols, *(() if kernel.loop is None else (plan.loops[kernel.loop].symbol,)))
         self.lines: list[str] = []
         self.depth = 1
@@ -79,7 +79,7 @@ class CStyleWriter:
         return f"{text}*{self.extent(stride)}" if text != "0" else "0"
 
     def index(self, i: Index, extent: Extent, scale: Extent = 1) -> list[str]:
-        """The terms of scale * index; an index that is a value is clamped to the extent, unless a guard checks it."""
+        """The terms of scale * index; a computed index is clamped to the extent, unless a guard checks it."""
         if i.over != 1:
             dividend = " + ".join(self.index(replace(i, over=1), extent)) or "0"
             return [self.times(f"(({dividend})/{i.over})", scale)]

@@ -80,7 +80,7 @@ def _check_view(plan: Plan, kernel: Kernel, item: Operand, need: Need) -> None:
     need(all(isinstance(s, int) for s in steps), f"the strides of {where} must be integers")
     assert isinstance(kernel.body, Window)
     through_pool = item.name == "index" and kernel.body.op in WINDOW_G
-    if item.name == "result" or through_pool:  # native code assumes that they are dense
+    if item.name == "result" or through_pool:  # native code assumes that these operands are dense
         _, columns, channels = (kernel.axes[a] for a in item.axes[-3:])
         need(steps == [columns * channels, channels, 1], f"{where} must be dense")
 

@@ -39,8 +39,8 @@ class ConvolutionGeometry:
     """Which pixels contribute to which windows: a convolution computes windows from pixels, its adjoint the reverse."""
 
     adjoint: bool
-    size: Sequence[int]  # rows and columns of pixels,
-    windows: Sequence[int]  # and of windows
+    size: Sequence[int]  # rows and columns of pixels
+    windows: Sequence[int]  # rows and columns of windows
     kernel: Sequence[int]
     stride: Sequence[int]
     low: Sequence[int]

@@ -29,15 +29,15 @@ class StoredValue:
 
 @dataclass
 class LayoutRequests:
-    """What the kernels of a draft require of each value's layout."""
+    """The requirements of a draft's kernels on the layout of each value."""
 
     draft: Draft
     long_row: int  # bytes: see `Settings.long_row`
     read: set[StoredValue] = field(default_factory=set)
-    by_columns: set[StoredValue] = field(default_factory=set)  # a contraction reads it by columns
-    refused: set[StoredValue] = field(default_factory=set)  # some access cannot be expressed on panels
-    between: set[StoredValue] = field(default_factory=set)  # a product's result that is stored completely
-    # Some kernel reads it in another order than panel by panel.
+    by_columns: set[StoredValue] = field(default_factory=set)  # values that a contraction reads by columns
+    refused: set[StoredValue] = field(default_factory=set)  # values with an access that cannot be expressed on panels
+    between: set[StoredValue] = field(default_factory=set)  # results of products that are stored completely
+    # Values that some kernel reads in another order than panel by panel.
     elsewhere: set[StoredValue] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class LayoutRequests:
         for k in self.draft.kernels:
             for load in k.body.stores():
                 if self.draft.buffers[load.buffer].space is Space.OUTPUT:
-                    self.shapes[load.buffer] = load.shape  # users see an output in another shape than it is computed in
+                    self.shapes[load.buffer] = load.shape  # an output may be computed in another shape than the user's
                 if k.loop is not None and _is_iteration_slice(load, self.draft.loops[k.loop].symbol):
                     self.slots[k.loop, load.buffer] = load.index[0]
 

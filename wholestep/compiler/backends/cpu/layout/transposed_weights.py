@@ -24,17 +24,16 @@ SWAPPED = (1, 0)  # the permutation of a matrix's axes that transposes it
 
 def transpose_states(graph: IRGraph) -> tuple[IRGraph, frozenset[str]]:
     """The graph over states as they are stored, and the names of the transposed ones."""
-    leaves = [n for n in graph.nodes if isinstance(n.attrs, at.StateAttrs) and _is_turned(n.attrs)]
+    leaves = [n for n in graph.nodes if isinstance(n.attrs, at.StateAttrs) and _is_transposed(n.attrs)]
     if not leaves:
         return graph, frozenset()
     names = frozenset(attrs_of(n, at.StateAttrs).name for n in leaves)
     return _Transposer(graph, names).result(), names
 
 
-def _is_turned(state: at.StateAttrs) -> bool:
-    return not state.parts and is_stored_transposed(
-        state.type, state.by_columns
-    )  # a shard is cut along the stored layout
+def _is_transposed(state: at.StateAttrs) -> bool:
+    # A shard is cut along the stored layout.
+    return not state.parts and is_stored_transposed(state.type, state.by_columns)
 
 
 def mark_transposed(draft: Draft, names: frozenset[str]) -> Draft:
@@ -48,12 +47,12 @@ def _is_pointwise(node: Node) -> bool:
 
 
 class _Transposer:
-    """Rewrites a graph; `plain` and `turned` map a node to its replacement and to that replacement's transpose."""
+    """Rewrites a graph; `plain` and `transposed` map a node to its replacement and to that replacement's transpose."""
 
     def __init__(self, graph: IRGraph, names: frozenset[str]) -> None:
         self.graph, self.names = graph, names
         self.plain: dict[Node, Node] = {}
-        self.turned: dict[Node, Node] = {}
+        self.transposed: dict[Node, Node] = {}
         self.transposed_nodes = self._find_transposed()
 
     def _is_leaf(self, node: Node) -> bool:
@@ -79,7 +78,7 @@ class _Transposer:
     def result(self) -> IRGraph:
         for node in self.graph.nodes:
             if node in self.transposed_nodes:
-                self.turned[node] = self._transpose_node(node)
+                self.transposed[node] = self._transpose_node(node)
             else:
                 self.plain[node] = self._plain_node(node)
         updates = [
@@ -91,13 +90,13 @@ class _Transposer:
 
     def _replacement(self, node: Node) -> Node:
         if node not in self.plain:
-            self.plain[node] = b.permute(self.turned[node], SWAPPED)
+            self.plain[node] = b.permute(self.transposed[node], SWAPPED)
         return self.plain[node]
 
     def _transposed_replacement(self, node: Node) -> Node:
-        if node not in self.turned:
-            self.turned[node] = self._transpose_expand(node) or b.permute(self._replacement(node), SWAPPED)
-        return self.turned[node]
+        if node not in self.transposed:
+            self.transposed[node] = self._transpose_expand(node) or b.permute(self._replacement(node), SWAPPED)
+        return self.transposed[node]
 
     def _transpose_expand(self, node: Node) -> Node | None:
         """An expanded scalar or vector, expanded to the transposed shape."""
@@ -120,7 +119,7 @@ class _Transposer:
 
     def _operand(self, node: Node) -> tuple[Node, bool]:
         """The replacement that a product reads for a node, and whether it is the node's transpose."""
-        return (self.turned[node], True) if node in self.transposed_nodes else (self._replacement(node), False)
+        return (self.transposed[node], True) if node in self.transposed_nodes else (self._replacement(node), False)
 
     def _plain_node(self, node: Node) -> Node:
         if node.op == "matmul":
@@ -132,14 +131,14 @@ class _Transposer:
             return self._transpose_reduction(node)
         if node.op == "permute" and node.inputs[0] in self.transposed_nodes:
             return (
-                self.turned[node.inputs[0]]
+                self.transposed[node.inputs[0]]
                 if attrs_of(node, at.PermuteAttrs).order == SWAPPED
                 else self._replacement(node.inputs[0])
             )
         return node.with_inputs([self._replacement(i) for i in node.inputs])
 
     def _is_full_reduction(self, node: Node) -> bool:
-        """Is it the second half of a reduction over both axes?"""
+        """Is the node the second of two reductions that reduce both axes of a matrix?"""
         (x,) = node.inputs
         return x.type.rank == 1 and x.op == node.op and x.inputs[0] in self.transposed_nodes
 
@@ -148,8 +147,8 @@ class _Transposer:
         (x,) = node.inputs
         if x in self.transposed_nodes:
             (axis,) = _axes(node)
-            return _sum_like(node, self.turned[x], 1 - axis)
-        return _sum_like(node, _sum_like(x, self.turned[x.inputs[0]], *_axes(x)), 0)
+            return _sum_like(node, self.transposed[x], 1 - axis)
+        return _sum_like(node, _sum_like(x, self.transposed[x.inputs[0]], *_axes(x)), 0)
 
 
 def _axes(node: Node) -> tuple[int, ...]:

@@ -2,16 +2,16 @@
 
 /* A view without `at` is an operand or a result that is absent.  Axes: (heads, rows, columns). */
 typedef struct {
-  ws_view q, k, v, mask;                              /* (group, queries, width), (keys, width), (keys, values), scores */
-  ws_view out, lse;                                   /* (group, queries, values), (group, queries) */
+  ws_view q, k, v, mask;                              /* q (group, queries, width), k (keys, width), v (keys, values) */
+  ws_view out, lse;                                   /* out (group, queries, values), lse (group, queries) */
   long group, queries, keys, width, values, causal, block;
   double scale;
   REAL *work;
-  const ws_ahead *ahead; long aheads;                 /* operands of the next call, prefetched by this one */
+  const ws_ahead *ahead; long aheads;                 /* operands of the next call, which this call prefetches */
 } NAME(ws_attention);
 
 typedef struct {
-  ws_view q, k, v, mask, lse, gradient;               /* gradient: of the result, (group, queries, values) */
+  ws_view q, k, v, mask, lse, gradient;               /* gradient: that of the result, (group, queries, values) */
   ws_view dq, dk, dv, dmask;
   long group, queries, keys, width, values, causal, block;
   double scale;
@@ -47,7 +47,7 @@ WS_INLINE void NAME(ws_turned_product)(const ws_api *api, NAME(ws_matrix) a, NAM
 WS_INLINE NAME(ws_matrix) NAME(ws_turn)(REAL *restrict to, NAME(ws_matrix) x, long rows, long columns) {
   for (long i = 0; i < rows; i += 16) {
     const long n = WS_LEAST(16, rows - i), whole = sizeof(REAL) == 4 && n == 16 ? columns / 16 * 16 : 0;
-    for (long j = 0; j < whole; j += 16)              /* only taken for floats, hence the casts */
+    for (long j = 0; j < whole; j += 16)              /* this branch is for floats only, hence the casts */
       ws_turn_16x16((float *)to + i * columns + j * 16, (const float *)(x.at + i * x.row + j / 16 * x.panel), x.row);
     for (long j = whole; j < columns; j++)
       for (long l = 0; l < n; l++) to[(i * columns) + j * 16 + l] = x.at[(i + l) * x.row + j / 16 * x.panel + j % 16];

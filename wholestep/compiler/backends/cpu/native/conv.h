@@ -104,8 +104,9 @@ WS_WINDOWS(float, f32)
 WS_POOLS(float, f32, uint8_t, u8)
 WS_POOLS(float, f32, int32_t, i32)
 
-/* Pixels that one tap of a kernel connects: `count` consecutive results from `made`, and inputs from `read`. */
-typedef struct { int made, read, count; } ws_span;
+/* Pixels that one tap of a kernel connects: `count` consecutive results from `result` on, computed from as
+   many inputs from `input` on. */
+typedef struct { int result, input, count; } ws_span;
 typedef struct { int place, spans; } ws_tap;
 
 /* Implicit GEMM: a convolution (or its adjoint) of `images` images, for `columns` channels of its result.  Pixels of

@@ -53,7 +53,7 @@ WS_APART void NAME(winograd_image)(REAL *v, const long position, const REAL *x, 
       const REAL *from = x + t * 2 * channels + c;
 #pragma GCC unroll 4
       for (int j = 0; j < 4; j++) {
-        if (t && j < 2) { /* the previous tile has transformed these columns */
+        if (t && j < 2) { /* these columns were transformed for the previous tile */
           for (int i = 0; i < 4; i++) down[j][i] = down[j + 2][i];
           continue;
         }

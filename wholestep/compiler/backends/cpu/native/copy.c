@@ -67,7 +67,7 @@ static void *work(void *argument) {
   return NULL;
 }
 
-/* Copy rows with up to `threads` threads; if the system starts fewer, these copy all rows. */
+/* Copy rows with up to `threads` threads; if the system can start only some of them, these copy all rows. */
 EXPORT void ws_copy_rows(void *to, const void *from, const int64_t *rows, long count, long bytes, long step,
                          int threads) {
   job j = {to, from, rows, count, bytes, step, 0};
@@ -76,7 +76,7 @@ EXPORT void ws_copy_rows(void *to, const void *from, const int64_t *rows, long c
   sigset_t all, before;
   int started = 0;
   if (threads > MOST_THREADS) threads = MOST_THREADS;
-  sigfillset(&all); /* signals are handled by the threads that Python knows */
+  sigfillset(&all); /* only Python's own threads handle signals */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_attr_init(&small);
   pthread_attr_setstacksize(&small, STACK);

@@ -73,7 +73,7 @@ WS_EXPORT long ws_normals(uint64_t key, uint64_t first, long count, double lift,
     draw_normals(f, words[0], words[1], pairs, low, high);
     draw_normals(f, words[2], words[3], pairs, low + 1, high + 1);
     __builtin_memcpy(out + start, low, (size_t)width * sizeof(float));
-    for (long i = 0; i < width; i++) { /* the sign of a zero is NumPy's */
+    for (long i = 0; i < width; i++) { /* a zero has the sign that NumPy gives it */
       if (low[i] == high[i] && words[2 * (i % 2)][i / 2] >> 8 != 0) continue;
       if (doubtful < room) noted[doubtful] = start + i;
       doubtful++;

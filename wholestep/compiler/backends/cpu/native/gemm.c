@@ -9,13 +9,13 @@
 
 #ifdef __AVX512F__
 enum {
-  BYTES = 64,                                         /* of a vector */
-  ROWS = 12,                                          /* of the largest tile: 24 accumulators, 2 of B, 6 to spare */
-  K_BLOCK = 1024,                                     /* two vectors of B: 128 KiB, in L2: a tile reads 128 bytes of */
-  BLOCK_ROWS = 48,                                    /* it in 24 cycles.  A's block: 192 KiB, in L2 */
-  PACKS_B = 0,                                        /* packing B lost 3-10 % on Zen 4, whatever the strides */
+  BYTES = 64,                                         /* bytes of a vector */
+  ROWS = 12,                                          /* largest tile: 24 accumulators, 2 of B, 6 spare registers */
+  K_BLOCK = 1024,                                     /* 128 KiB of B in L2: a tile reads 128 bytes in 24 cycles */
+  BLOCK_ROWS = 48,                                    /* a block of A takes 192 KiB of L2 */
+  PACKS_B = 0,                                        /* packing B took 3-10 % longer on Zen 4 with all strides */
   PACKS_BLOCKS = 1,                                   /* a transposed A is packed 48 rows at a time: [k][48] */
-  PACK_A_STRIDE = 2048, PACK_A_STEP = 1024            /* bytes: strides whose lines share a few sets of L1; 80 -> 98 */
+  PACK_A_STRIDE = 2048, PACK_A_STEP = 1024            /* bytes: such strides map to few sets of L1; 80 -> 98 GFLOP/s */
 };
 #define EACH_ROWS(X, ...) \
   X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) \
@@ -23,9 +23,9 @@ enum {
 #else
 enum {
   BYTES = 32,
-  ROWS = 6,                                           /* 12 accumulators, 2 of B, 1 of A */
-  K_BLOCK = 256,                                      /* B's panel: 16 KiB of float, in L1 */
-  BLOCK_ROWS = 144,                                   /* A's block: 144 rows x K_BLOCK, in L2 */
+  ROWS = 6,                                           /* registers of a tile: 12 accumulators, 2 of B, 1 of A */
+  K_BLOCK = 256,                                      /* a panel of B takes 16 KiB of L1 (float) */
+  BLOCK_ROWS = 144,                                   /* a block of A has 144 rows x K_BLOCK, in L2 */
   PACKS_B = 1,
   PACKS_BLOCKS = 0,                                   /* a transposed A is packed tile by tile: [k][8] */
   PACK_A_STRIDE = 1024, PACK_A_STEP = sizeof(float)
@@ -39,12 +39,12 @@ enum {
   AHEAD_STEP = 32,                                    /* steps of k between two rounds of prefetches */
   PANEL = 16,                                         /* columns of a panel of B and C */
   TILES_IN_BLOCK = BLOCK_ROWS / ROWS,
-  L1_WAY = 4096, L1_ROWS = 6,                         /* addresses this far apart share a set; it holds 8, 2 are B's */
+  L1_WAY = 4096, L1_ROWS = 6,                         /* addresses with this distance share a set of 8 lines; B uses 2 */
   /* B is packed if its rows are far apart and many tiles read them; a transposed A if its tile spans too many lines to
      stay in L1 and many strips read it.  Measured on Zen 4, where L2 hides smaller cases. */
   PACK_B_STRIDE = 64, PACK_B_TILES = 12,
   PACK_A_K = 64, PACK_A_STRIPS = PACKS_BLOCKS ? 2 : 3,
-  PACKED = PACKS_BLOCKS ? BLOCK_ROWS : 8,             /* rows of a packed piece of A: [k][PACKED] */
+  PACKED = PACKS_BLOCKS ? BLOCK_ROWS : 8,             /* rows in a packed part of A, which is [k][PACKED] */
   PACKED_PIECES = PACKS_BLOCKS ? 1 : TILES_IN_BLOCK
 };
 
@@ -60,7 +60,7 @@ static long tile_start(long tile, long tiles, long rows) { return tile * rows / 
 /* Iterates over the memory to prefetch, one cache line at a time. */
 typedef struct {
   const char *line, *end;                             /* within a piece */
-  const char *piece; long pieces;                     /* next piece and number left, of the entry before next */
+  const char *piece; long pieces;                     /* next part and number of remaining parts of the entry before `next` */
   const ws_ahead *next; long left;
 } fetcher;
 
@@ -75,7 +75,7 @@ INLINE void fetch(fetcher *f, long lines) {
       f->line = f->piece, f->end = f->line + f->next[-1].bytes;
       f->piece += f->next[-1].step, f->pieces--;
     }
-    __builtin_prefetch(f->line, 0, 2);                /* into L2: B streams through L1 */
+    __builtin_prefetch(f->line, 0, 2);                /* prefetch into L2, since B streams through L1 */
   }
 }
 
@@ -99,7 +99,7 @@ static long lines_ahead(const ws_gemm *g) {
 #define BROADCAST "vbroadcastsd"
 #define TO_ALL "1to8"
 #endif
-#ifdef WS_PAIRS                                       /* an element is a pair of bfloat16: see gemm_half.c */
+#ifdef WS_PAIRS                                       /* each element is a pair of bfloat16: see gemm_half.c */
 #define NAME(x) x##_pairs
 #define MULTIPLY_ADD "vdpbf16ps"
 #define A_PANEL (PANEL / 2)                           /* steps of k per panel of A */

@@ -12,7 +12,7 @@
 #endif
 #include "half.h"
 
-enum { HALF_ROWS = 48, HALF_K = 2048 };               /* of a packed block of A: 192 KiB, in L2 */
+enum { HALF_ROWS = 48, HALF_K = 2048 };               /* rows of a packed block of A, which takes 192 KiB of L2 */
 static const ws_api *api;
 
 typedef uint16_t both __attribute__((vector_size(64)));
@@ -95,7 +95,7 @@ static uint16_t a_element(const ws_gemm *g, long i, long k) {
   return ((const uint16_t *)g->a)[row + k / 16 * g->a_kp + k % 16 * g->a_k];
 }
 
-enum { WIDE_K = 256, WIDE_COLUMNS = 64 };             /* of the blocks widened to float: A's 48 KiB, B's 64 KiB */
+enum { WIDE_K = 256, WIDE_COLUMNS = 64 };             /* sizes of the blocks widened to float: 48 KiB of A, 64 KiB of B */
 
 #define WIDEN(name, widened)                                                                                       \
   static void name(const ws_gemm *g) {                                                                             \
@@ -131,7 +131,7 @@ WIDEN(multiply_bf16, ws_f32_bf16)
 WS_EXPORT void ws_gemm_bf16(const ws_gemm *g) { multiply_bf16(g); }
 WS_EXPORT void ws_gemm_f16(const ws_gemm *g) { multiply_f16(g); }
 
-/* Register these products in the library's function table. */
+/* Register the half-precision products in the library's function table. */
 WS_EXPORT void ws_add_half(ws_api *table) {
   api = table;
   table->gemm_bf16 = ws_gemm_bf16, table->gemm_f16 = ws_gemm_f16, table->pair_rows = ws_pair_rows;

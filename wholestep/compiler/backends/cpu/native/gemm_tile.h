@@ -9,12 +9,12 @@
 
 /* The operands of one tile.  Strides are in elements; A's k index runs in segments (all of k, or one panel each). */
 typedef struct {
-  const REAL *a; long a_row, a_k, a_skip;             /* a_skip: from the end of one segment to the next */
+  const REAL *a; long a_row, a_k, a_skip;             /* a_skip: elements from the end of one segment to the next */
   long segment;
-  const REAL *b; long b_k, b_vector;                  /* b_vector: from one vector of a row to the next */
+  const REAL *b; long b_k, b_vector;                  /* b_vector: elements from one vector of a row to the next */
   REAL *c; long c_row, c_vector;
   long k;
-  int add;                                            /* continue the sums in C */
+  int add;                                            /* does the tile continue the sums in C? */
   MASK valid;                                         /* columns of the last vector */
   fetcher fetcher; long share;                        /* cache lines to prefetch after each segment */
 } NAME(tile);
@@ -25,7 +25,7 @@ INLINE void NAME(run_tile)(NAME(tile) *t, const int rows, const int vectors, con
   const MASK valid = t->valid;
   const long a_row = t->a_row, a_k = t->a_k, b_k = t->b_k;
   const long b_vector = WIDTH < PANEL ? WIDTH : t->b_vector, c_vector = WIDTH < PANEL ? WIDTH : t->c_vector;
-  const REAL *a[ROWS / 3], *b = t->b;                 /* one per 3 rows: an address can add 0, 1 or 2 strides */
+  const REAL *a[ROWS / 3], *b = t->b;                 /* one base per 3 rows: addressing adds 0, 1 or 2 strides */
 #pragma GCC unroll 4
   for (int i = 0; i < ROWS / 3; i++) a[i] = t->a + 3 * i * a_row;
 #pragma GCC unroll 12
@@ -63,7 +63,8 @@ typedef void NAME(kernel)(NAME(tile) *);
     NAME(run_tile)(t, rows, vectors, masked); \
   }
 #define ENTRY(rows, vectors, masked) NAME(tile_##rows##_##vectors##_##masked),
-/* [vectors - 1][masked][rows].  AVX-512 masks are free in registers of their own: there every kernel is masked. */
+/* Table of kernels, [vectors - 1][masked][rows].  With AVX-512 every kernel is masked, since masks have their own registers
+   and cost nothing. */
 #ifdef __AVX512F__
 EACH_ROWS(KERNEL, 1, 1) EACH_ROWS(KERNEL, 2, 1)
 #define KERNELS(vectors) {{0}, {0, EACH_ROWS(ENTRY, vectors, 1)}}
@@ -76,7 +77,7 @@ static NAME(kernel) *const NAME(kernels)[2][2][ROWS + 1] = {KERNELS(1), KERNELS(
 #undef KERNEL
 #undef ENTRY
 
-/* Rows of a row-major B map to few sets of the cache: pack the strip that many tiles read. */
+/* Pack a strip of a row-major B that many tiles read: in place, its rows map to few sets of the cache. */
 INLINE void NAME(pack_as)(REAL *to, const NAME(tile) *t, const int vectors, const int masked) {
   const REAL *from = t->b;
   for (long i = 0; i < t->k; i++, to += 2 * WIDTH, from += t->b_k) {

@@ -1,6 +1,7 @@
 /* Collectives of ranks that are threads of one process: each rank reads the tensors of the others in place.
 
-   A collective is: publish own tensors, meet, read those of the others, meet again before anybody overwrites its own. */
+   A collective has four steps: each rank publishes its tensors, waits at a barrier, reads the tensors of the others, and
+   waits at a second barrier, after which every rank may overwrite its own tensors. */
 #define _GNU_SOURCE
 #include "group_sums.h"
 #include "runtime.h"
@@ -10,20 +11,20 @@
 
 enum {
   SPINS = 2000,
-  YIELDS = 200,                                       /* before a rank that waits looks for failures, and sleeps */
-  LOOK_NS = 10000000                                  /* until it looks again */
+  YIELDS = 200,                                       /* yields before a waiting rank checks for failures and sleeps */
+  LOOK_NS = 10000000                                  /* time between two checks of a sleeping rank */
 };
 
-/* Ranks that stand along one axis. */
+/* The ranks along one axis of the mesh, with their barrier. */
 typedef struct {
   int size;
-  int arrived;                                        /* at the meeting of all ranks */
+  int arrived;                                        /* ranks that have reached the current barrier */
   counter phase;
-  int *failed;                                        /* of all teams of a grid */
-  const ws_share **shares;                            /* what each rank has brought */
+  int *failed;                                        /* the error number of the mesh, shared by all of its teams */
+  const ws_share **shares;                            /* the tensors that each rank has published */
 } team;
 
-/* All of them: teams along the data axis, then along the model axis, and their members. */
+/* The mesh of all ranks: its teams along the data axis, then those along the model axis, and their members. */
 typedef struct {
   int failed;
   team *teams;
@@ -31,7 +32,8 @@ typedef struct {
   ws_group members[];
 } grid;
 
-/* Once more without the others: 0 while there is hope. */
+/* Wait for a short time at a barrier that is not complete; returns 0, or the error number if a rank failed or the timeout
+   expired. */
 static int wait_on(const ws_group *group, int phase, double *deadline) {
   team *t = group->engine;
   const int failed = __atomic_load_n(t->failed, __ATOMIC_ACQUIRE);
@@ -46,7 +48,7 @@ static int wait_on(const ws_group *group, int phase, double *deadline) {
   return 0;
 }
 
-/* Wait until every rank is here. */
+/* The barrier: wait until every rank of the team has called it. */
 static int meet(ws_group *group) {
   team *t = group->engine;
   const int phase = load(&t->phase);
@@ -66,12 +68,13 @@ static int meet(ws_group *group) {
   return failed;
 }
 
+/* Publish this rank's tensors, and wait until every rank has published its own. */
 static int bring(ws_group *group, const ws_share *shares) {
   ((team *)group->engine)->shares[group->rank] = shares;
   return meet(group);
 }
 
-/* The sum of elements first .. first + count - 1 of a tensor, on all ranks. */
+/* Add elements first .. first + count - 1 of a tensor over all ranks. */
 static void add(ws_group *group, int share, long first, long count, void *to, int dtype) {
   const team *t = group->engine;
   const long bytes = ws_group_bytes(dtype);
@@ -84,12 +87,12 @@ static int all_reduce(ws_group *group, const ws_share *shares, int count, int dt
   const team *t = group->engine;
   const long bytes = ws_group_bytes(dtype), size = group->size;
   int error = bring(group, shares);
-  for (int i = 0; i < count && !error; i++) {         /* each rank adds a part */
+  for (int i = 0; i < count && !error; i++) {         /* each rank adds one part */
     const long lo = shares[i].count * group->rank / size, hi = shares[i].count * (group->rank + 1) / size;
     add(group, i, lo, hi - lo, (char *)shares[i].to + lo * bytes, dtype);
   }
   if (!error) error = meet(group);
-  for (int i = 0; i < count && !error; i++)           /* and takes the others' */
+  for (int i = 0; i < count && !error; i++)           /* each rank copies the parts that the others added */
     for (int rank = 0; rank < size; rank++) {
       const long lo = shares[i].count * rank / size, hi = shares[i].count * (rank + 1) / size;
       if (rank != group->rank)
@@ -124,7 +127,7 @@ static int broadcast(ws_group *group, const ws_share *shares, int count, int dty
   return error ? error : meet(group);
 }
 
-/* A rank of a team; without one it is alone. */
+/* The group of one rank in a team; without a team, the rank is alone in its group. */
 static ws_group member(team *t, int place, double timeout, ws_group *model) {
   return (ws_group){.rank = place, .size = t ? t->size : 1, .timeout = timeout, .all_reduce = all_reduce,
                     .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast, .engine = t,
@@ -137,8 +140,9 @@ WS_EXPORT void ws_free_threads(ws_group *members) {
   free(g->teams), free(g->shares), free(g);
 }
 
-/* The members of a grid of threads along the data axis, by their rank; NULL where there is no memory.  Where there is a
-   model axis, those along it follow, then those of ranks that have all rows: alone but for the model axis. */
+/* The groups of a mesh of threads, one per rank, along the data axis; NULL if memory does not suffice.  If the mesh has a
+   model axis, one group per rank along the model axis follows, then one group per rank for programs in which every rank
+   gets all rows: it has the model axis only. */
 WS_EXPORT ws_group *ws_new_threads(int data, int model, double timeout) {
   const int size = data * model, axes = model > 1 ? 2 : 1;
   grid *g = calloc(1, sizeof *g + (size_t)(model > 1 ? 3 * size : size) * sizeof *g->members);

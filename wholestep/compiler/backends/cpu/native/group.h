@@ -1,44 +1,44 @@
-/* Ranks that make one step together: processes, or threads of one process.  Every rank runs the same program over its
-   own rows, so all of them come to the same collectives in the same order.
+/* Process groups: the ranks that compute one step together, as processes or as threads of one process.  Every rank runs
+   the same program over its own rows, so all ranks reach the same collectives in the same order.
 
-   What is added is added in one order, whatever carries it: over ranks lo .. hi-1 the sum is that of the first
-   (hi - lo + 1) / 2 of them plus that of the rest, and so on.  So all ranks have the same bits, and n ranks of any engine
-   have those of n ranks of any other.
+   Every engine adds in the same order: the sum over ranks lo .. hi-1 is the sum of the first (hi - lo + 1) / 2 of them plus
+   the sum of the rest, recursively.  So all ranks compute the same bits, and n ranks of one engine compute the bits of n
+   ranks of any other engine.
 
-   Ranks stand in a grid.  A group is those along its data axis, which have different rows; it knows those along the model
-   axis, which have the same rows and parts of layers. */
+   Ranks form a mesh.  A group consists of the ranks along the data axis, which have different rows; its field `model` is
+   the group of the ranks along the model axis, which have the same rows and different parts of the layers. */
 #ifndef WS_GROUP_H
 #define WS_GROUP_H
 #include "ws.h"
 #include <string.h>
 
-enum { WS_GROUP_F32, WS_GROUP_F64, WS_GROUP_I32, WS_GROUP_I64 };   /* of the elements of a collective */
+enum { WS_GROUP_F32, WS_GROUP_F64, WS_GROUP_I32, WS_GROUP_I64 };   /* dtype of the elements of a collective */
 
-/* A tensor of a collective; several of them are one exchange. */
+/* One tensor of a collective, which may have several. */
 typedef struct {
   const void *from;
-  void *to;                                           /* may be `from` where the counts agree */
-  long count;                                         /* elements: of `from` and `to`; the larger has count * size of them
-                                                         where a collective scatters (from) or gathers (to) */
+  void *to;                                           /* may equal `from` if both have the same number of elements */
+  long count;                                         /* elements of `from` and of `to`; in a reduce-scatter `from` has
+                                                         count * size elements, in an all-gather `to` has */
 } ws_share;
 
 typedef int (*ws_collective)(ws_group *, const ws_share *, int shares, int dtype);
 
-/* 0, or an errno: ETIMEDOUT where the others did not come, EPIPE where one of them is gone.  `failed` keeps the first of
-   them; from then on nothing is exchanged, every collective answers with it, and loops end. */
+/* A collective returns 0 or an errno: ETIMEDOUT if other ranks did not reach it in time, EPIPE if a rank has ended.  The
+   first error is stored in `failed`; after it every collective returns this error without communication, and loops end. */
 struct ws_group {
   int rank, size, failed;
-  double timeout;                                     /* seconds that a collective waits */
-  ws_collective all_reduce;                           /* to = sum of all ranks' from */
+  double timeout;                                     /* seconds that a collective waits for the other ranks */
+  ws_collective all_reduce;                           /* to = the sum of `from` over all ranks */
   ws_collective reduce_scatter;                       /* to = this rank's part of that sum */
-  ws_collective all_gather;                           /* to = all ranks' from, one after the other */
-  ws_collective broadcast;                            /* to = rank 0's from */
-  void *engine;                                       /* of the engine's own */
-  uint64_t step;                                      /* that is under way; loops say it, errors name it */
-  ws_group *model;                                    /* along the model axis; NULL: alone there */
+  ws_collective all_gather;                           /* to = `from` of all ranks, in rank order */
+  ws_collective broadcast;                            /* to = `from` of rank 0 */
+  void *engine;                                       /* the engine's own data */
+  uint64_t step;                                      /* the running step: loops set it, errors name it */
+  ws_group *model;                                    /* the group along the model axis; NULL: one rank along it */
 };
 
-/* What a plan calls.  Without a group, a rank is alone: it has what it gave. */
+/* The collective that plans call along the data axis.  Without a group, the result is a copy of this rank's operand. */
 enum { WS_ALL_REDUCE, WS_REDUCE_SCATTER, WS_ALL_GATHER, WS_BROADCAST };
 static inline void ws_exchange(ws_group *group, int kind, const ws_share *shares, int count, int dtype) {
   if (!group || group->size == 1) {
@@ -53,7 +53,8 @@ static inline void ws_exchange(ws_group *group, int kind, const ws_share *shares
   if (error) group->failed = error;
 }
 
-/* The same among the ranks with the same rows.  A loop sees the failures of a group along the data axis. */
+/* The collective that plans call along the model axis.  An error is also stored in the group of the data axis, which loops
+   check. */
 static inline void ws_exchange_model(ws_group *group, int kind, const ws_share *shares, int count, int dtype) {
   if (group && group->failed) return;
   ws_exchange(group ? group->model : NULL, kind, shares, count, dtype);

@@ -1,12 +1,12 @@
-/* How a group sends messages: three functions, of MPI or of group_sockets.c, with the signatures of MPI_Isend, MPI_Irecv and
-   MPI_Test.  They return 0, a positive error code of MPI, or a negative errno of ours; an error of magnitude 256 or
-   more also holds 1 + the number of the rank that caused it, << 8. */
+/* The message transport of a group: three functions, of MPI or of group_sockets.c, with the signatures of MPI_Isend,
+   MPI_Irecv and MPI_Test.  They return 0, a positive error code of MPI, or a negative errno of group_sockets.c; a negative
+   error of magnitude 256 or more also contains 1 + the number of the rank that caused it, shifted left by 8. */
 #ifndef WS_GROUP_MESSAGES_H
 #define WS_GROUP_MESSAGES_H
 #include <stdint.h>
 
-/* Handles of MPI are integers or pointers: either way they travel in a register.  Requests are written into cells that
-   hold both. */
+/* MPI handles are integers or pointers, depending on the library; both are passed in a register.  A request is a union
+   that has room for both. */
 typedef uintptr_t handle;
 typedef union { handle value; long cell; } request;
 typedef struct {

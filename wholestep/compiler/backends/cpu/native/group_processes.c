@@ -1,9 +1,9 @@
-/* Ranks that are processes.  Ranks of one machine read each other's memory through shared windows.  Others send messages,
-   by three functions that come as pointers: those of group_sockets.c, or of the MPI library that Python has loaded, so that
-   nothing here needs MPI to be compiled.
+/* Collectives between ranks that are processes.  Ranks of one machine read each other's memory through shared windows.
+   Ranks of several machines send messages by three functions, passed as pointers: those of group_sockets.c, or those of the
+   MPI library that Python has loaded, so that this file compiles without MPI.
 
-   Every collective is made of one thing, an exchange: each rank has a piece for each other one.  A sum of all ranks is two
-   of them, pieces of what is summed and pieces of the sum, so that each rank sends 2 (n - 1) / n of the data. */
+   Every collective consists of exchanges, in which each rank sends one piece to each other rank (all-to-all).  An
+   all-reduce is two exchanges, a reduce-scatter and an all-gather, so that each rank sends 2 (n - 1) / n of the data. */
 #define _GNU_SOURCE
 #include "group_rows.h"
 #include "group_waiting.h"
@@ -11,12 +11,12 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { SMALL = 4096 };                                /* bytes that every rank adds by itself: one exchange, not two */
+enum { SMALL = 4096 };                                /* bytes: up to this, every rank adds all data, in one exchange */
 
 /* ---- exchanges ---- */
 
-/* Pieces of one exchange, by rank.  `out` of a rank are bytes for it; where `same`, all are given those of the own rank.
-   `in` may say where to put what comes; afterwards it is where that is. */
+/* The pieces of one exchange, by rank.  out[q] is sent to rank q; if `same`, every rank is sent the `out` of this rank.
+   in[q] may be set to the address at which the piece of rank q is wanted; afterwards it is the address where it is. */
 typedef struct {
   const char **out;
   const char **in;
@@ -43,7 +43,7 @@ static int exchange_memory(engine *e, pieces *p) {
     const sign *theirs = (const sign *)e->windows[other];
     while (seen(&theirs->published) < e->published) {
       const int error = seen(&theirs->left) ? EPIPE : wait_on(e, &wait, other);
-      if (error && seen(&theirs->published) < e->published) return fail(e, error, other);  /* it may have come, then left */
+      if (error && seen(&theirs->published) < e->published) return fail(e, error, other);  /* it left without publishing */
     }
     if (seen(&theirs->what[e->turns % 2]) != e->what) return fail(e, EPROTO, other);
     p->in[other] = slot_of(e, other, p->same ? 0 : rank);
@@ -52,7 +52,7 @@ static int exchange_memory(engine *e, pieces *p) {
   return 0;
 }
 
-/* A message to or from a rank failed: it is to blame, or whom it has named before it left. */
+/* A message to or from a rank failed: blame this rank, or the one that it named before it left. */
 static int fail_message(engine *e, int code, int rank) {
   if (code > 0) return fail(e, EPIPE, rank);
   fail(e, -code & 255, rank);
@@ -60,7 +60,7 @@ static int fail_message(engine *e, int code, int rank) {
   return e->group.failed;
 }
 
-/* Requests of rank q are at q and size + q; the own ones are none. */
+/* Wait for all requests: the receive from rank q is request q, the send is size + q; this rank itself has none. */
 static int finish(engine *e) {
   const int size = e->group.size;
   _Alignas(16) char status[256];
@@ -80,7 +80,7 @@ static int finish(engine *e) {
 static int exchange_messages(engine *e, pieces *p) {
   const int rank = e->group.rank, size = e->group.size;
   const messages *m = &e->carrier;
-  const int tag = (int)(e->what >> 56);               /* what others exchange instead is not for us */
+  const int tag = (int)(e->what >> 56);               /* messages of another collective do not match */
   for (int q = 0; q < size; q++) {
     char *to = p->in[q] ? (char *)p->in[q] : e->received + q * e->slot;
     p->in[q] = to;
@@ -104,7 +104,7 @@ static int exchange(engine *e, pieces *p) {
   return e->windows ? exchange_memory(e, p) : exchange_messages(e, p);
 }
 
-/* to = the sum of all ranks' `in`; the own rank's are read where they are. */
+/* to = the sum of `in` over all ranks; this rank's own elements are read in place. */
 static void add(engine *e, const row *r, long first, long count, long own_block, long to_block, const char **in, int dtype) {
   const void *from[e->group.size];
   if (count == 0) return;
@@ -119,16 +119,18 @@ static void add(engine *e, const row *r, long first, long count, long own_block,
   }
 }
 
-/* Room for pieces that are not in one: the own slots of a window, where they are to be anyway, or memory of our own. */
+/* Where pieces that are not contiguous are packed: this rank's slot of the window, to which they would be copied anyway,
+   or private memory for messages. */
 static char *room_of(engine *e, int reader) {
   if (!e->windows) return e->packed + reader * e->slot;
-  e->turns++;                                         /* of the exchange that follows */
+  e->turns++;                                         /* the slots of the next exchange */
   char *slot = slot_of(e, e->group.rank, reader);
   e->turns--;
   return slot;
 }
 
-/* The part of rank `part` in `count` elements, cut into steps of `length`: the elements of step `step`. */
+/* The elements of step `step` of a rank's part: `count` elements are divided among the ranks, and each part into steps of
+   `length` elements.  Returns their number. */
 static long part_of(long count, int part, int size, long step, long length, long *first) {
   const long begin = (long)((__int128)count * part / size), end = (long)((__int128)count * (part + 1) / size);
   *first = begin + step * length < end ? begin + step * length : end;
@@ -149,7 +151,8 @@ static void begin(engine *e, int kind, int dtype, const row *r) {
   e->what = (uint64_t)kind << 60 | (uint64_t)dtype << 56 | (uint64_t)r->count;
 }
 
-/* Give `count` elements of the own row to all and take theirs, into block q of `to`, or into the own place of each. */
+/* Send this rank's elements to all ranks and receive theirs: those of rank q go to block q of `to` if there are `blocks`,
+   else to their own positions. */
 static int share_all(engine *e, const row *r, const long *own_first, const long *own_count, int blocks, const char *mine) {
   PIECES(e);
   (void)firsts, (void)counts;
@@ -224,7 +227,7 @@ static int reduce_scatter(ws_group *g, const ws_share *shares, int number, int d
   return g->failed;
 }
 
-/* Everyone's pieces to everyone, or rank 0's alone: block `q` of the targets is rank q's, or there is one block. */
+/* An all-gather if `from_all`, where block q of the targets is that of rank q; else a broadcast of the elements of rank 0. */
 static int spread(ws_group *g, const ws_share *shares, int number, int dtype, int from_all) {
   engine *e = (engine *)g;
   const row r = row_of(shares, number, dtype);
@@ -250,19 +253,19 @@ static int broadcast(ws_group *g, const ws_share *shares, int number, int dtype)
   return spread(g, shares, number, dtype, 0);
 }
 
-/* ---- what Python calls ---- */
+/* ---- functions that Python calls ---- */
 
-/* Bytes of a rank's window for slots of `slot` bytes. */
+/* The size in bytes of a rank's window with slots of `slot` bytes. */
 EXPORT long ws_processes_window(int size, long slot) { return ALONE + 2L * size * slot; }
 
-/* A copy of `count` things of `bytes` each; of nothing, none. */
-static void *copied(const void *from, int count, size_t bytes) {
-  void *made = from ? malloc((size_t)count * bytes) : NULL;
-  return made ? memcpy(made, from, (size_t)count * bytes) : NULL;
+/* A copy of `count` items of `bytes` bytes each; NULL if `from` is NULL. */
+static void *copy_of(const void *from, int count, size_t bytes) {
+  void *copy = from ? malloc((size_t)count * bytes) : NULL;
+  return copy ? memcpy(copy, from, (size_t)count * bytes) : NULL;
 }
 
-/* A rank's group; NULL where there is no memory.  `windows`, `pids` and `numbers` are one of each rank and are copied;
-   `crowded` says that ranks share cores. */
+/* The group of one rank; NULL if memory does not suffice.  `windows`, `pids` and `numbers` have one entry per rank and are
+   copied; `crowded`: do several ranks share a core? */
 EXPORT ws_group *ws_processes_open(int rank, int size, double timeout, long slot, char *const *windows, const int *pids,
                              const messages *carrier, int crowded, const int *numbers) {
   engine *e = calloc(1, sizeof *e);
@@ -270,15 +273,15 @@ EXPORT ws_group *ws_processes_open(int rank, int size, double timeout, long slot
   e->group = (ws_group){.rank = rank, .size = size, .timeout = timeout, .all_reduce = all_reduce,
                         .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast, .engine = e};
   e->carrier = *carrier, e->slot = slot, e->missing = -1, e->spins = crowded ? 0 : windows ? SPINS : CALLS;
-  e->windows = copied(windows, size, sizeof *windows);
-  e->pids = copied(pids, size, sizeof *pids), e->numbers = copied(numbers, size, sizeof *numbers);
+  e->windows = copy_of(windows, size, sizeof *windows);
+  e->pids = copy_of(pids, size, sizeof *pids), e->numbers = copy_of(numbers, size, sizeof *numbers);
   e->requests = calloc((size_t)(2 * size), sizeof *e->requests);
   if (!windows) e->received = malloc((size_t)(size * slot)), e->packed = malloc((size_t)(size * slot));
   if (!e->pids || !e->numbers || !e->requests || (windows ? !e->windows : !e->received || !e->packed)) return NULL;
   return &e->group;
 }
 
-/* Let a rank show on the windows of all ranks of a grid whom it waits for; `whole` is their group. */
+/* Use the windows of `whole`, the group of all ranks of the mesh, as the board on which ranks publish for whom they wait. */
 EXPORT void ws_processes_watch(ws_group *g, const ws_group *whole) {
   engine *e = (engine *)g;
   e->board = ((const engine *)whole)->windows, e->all = whole->size;
@@ -287,14 +290,14 @@ EXPORT void ws_processes_watch(ws_group *g, const ws_group *whole) {
 EXPORT int ws_processes_missing(const ws_group *g) { return ((const engine *)g)->missing; }
 EXPORT uint64_t ws_processes_sent(const ws_group *g) { return ((const engine *)g)->sent; }
 
-/* The others need not wait for this rank any longer. */
+/* Leave the group: the other ranks stop waiting for this one. */
 EXPORT void ws_processes_leave(ws_group *g) {
   engine *e = (engine *)g;
   if (e->windows) show(&((sign *)e->windows[g->rank])->left, 1);
   if (!g->failed) g->failed = EPIPE, e->missing = e->numbers[g->rank];
 }
 
-/* Memory of the engine; the windows are the caller's. */
+/* Free the engine's memory; the windows belong to the caller. */
 EXPORT void ws_processes_close(ws_group *g) {
   engine *e = (engine *)g;
   free(e->windows), free((void *)e->pids), free((void *)e->numbers);

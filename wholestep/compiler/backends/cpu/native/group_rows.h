@@ -1,6 +1,6 @@
-/* The tensors of a collective, addressed as one row of elements.
+/* The tensors of a collective, addressed as one vector (`row`) of elements.
 
-   A collective has several tensors (shares), but ranks exchange pieces of about equal size: a piece is a range of the row,
+   A collective has several tensors (shares), but ranks exchange pieces of about equal size: a piece is a range of the vector,
    which may begin in one tensor and end in another.  `gather` returns a piece contiguously, `scatter` writes one back; a piece
    that is inside one tensor is not copied.  A share that is scattered or gathered among ranks has one block of `count`
    elements for each rank; `block` is its number.
@@ -12,19 +12,19 @@
 
 typedef struct {
   const ws_share *shares;
-  long count, bytes;                                  /* elements of all shares together; bytes of one */
+  long count, bytes;                                  /* elements of all shares together; bytes per element */
 } row;
 
-typedef struct { long share, offset; } place;         /* of an element of the row */
+typedef struct { long share, offset; } place;         /* position of an element of the vector */
 
-/* The place of an element that is there. */
+/* The share and offset of element `first`, which must exist. */
 static place find(const row *r, long first) {
   place at = {0, first};
   while (at.offset >= r->shares[at.share].count) at.offset -= r->shares[at.share].count, at.share++;
   return at;
 }
 
-/* The elements of a share that stand together with the one at `at`, no more than `most`. */
+/* The number of contiguous elements from `at` to the end of the share it is in, at most `most`. */
 static long together(const row *r, place at, long most) {
   const long left = r->shares[at.share].count - at.offset;
   return left < most ? left : most;
@@ -46,7 +46,7 @@ static place next(const row *r, place at, long count) {
   return at;
 }
 
-/* `count` elements from `first` on in one piece: as they lie, or in `room`. */
+/* `count` elements from `first` on, contiguously: in place if they belong to one share, else copied to `room`. */
 static const char *gather(const row *r, long first, long count, long block, char *room) {
   place at = find(r, first);
   if (count == 0 || together(r, at, count) == count) return count ? source(r, at, block) : room;
@@ -70,7 +70,7 @@ static void scatter(const row *r, long first, long count, long block, const char
   }
 }
 
-/* Where `count` elements of the row lie in one piece in `to`; NULL where they do not. */
+/* The address in `to` of `count` elements from `first` on; NULL unless they are contiguous there. */
 static char *whole_target(const row *r, long first, long count, long block) {
   if (count == 0) return NULL;
   const place at = find(r, first);

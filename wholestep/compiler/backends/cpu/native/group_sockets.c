@@ -1,13 +1,14 @@
 /* Messages between ranks over stream sockets, with the signatures of MPI_Isend, MPI_Irecv and MPI_Test.
 
-   A pair of ranks has one connection, which both have authenticated before it comes here (distributed/launch/authentication.py).  A rank
-   has at most one message in each direction per peer under way (group_processes.c), so there are no queues and no matching:
-   the next frame of a peer is the one that is expected, or the ranks do different things.
+   Each pair of ranks has one connection, which both sides have authenticated before it is used here
+   (distributed/launch/authentication.py).  At most one message per peer and direction is in flight (group_processes.c), so
+   there are no queues and no matching: if the next frame of a peer is not the expected one, the ranks run different
+   programs.
 
    A frame is a header and a payload.  The header has the number of the frame on its connection and a SipHash-2-4 tag under a
    key of that connection and direction: frames cannot be forged, repeated, left out or taken from another connection.
-   Payloads of integers, in which Python's own messages travel, and small ones are followed by a tag too.  Those of large
-   arrays are not: they are what TCP has delivered between two authenticated headers. */
+   Small payloads and payloads of integers, which include Python's own messages, are followed by a tag of their own.  Large
+   arrays have none: they are the bytes that TCP delivers between two authenticated headers. */
 #define _GNU_SOURCE
 #include "group.h"
 #include "group_messages.h"
@@ -18,27 +19,27 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { SMALL = 4096 };                                /* bytes of a payload that is always tagged */
+enum { SMALL = 4096 };                                /* bytes up to which every payload has a tag */
 enum { SENDING, RECEIVING };
-#define FAREWELL (~(uint64_t)0)                       /* the place of a last frame, whose `bytes` say who was missing, and why */
+#define FAREWELL (~(uint64_t)0)                       /* `place` of a rank's last frame; its `bytes` encode an error */
 
-typedef struct { uint64_t number, place, bytes, tag; } header;   /* place: the group, and what it exchanges */
+typedef struct { uint64_t number, place, bytes, tag; } header;   /* place: number of the group and tag of the exchange */
 typedef struct connection connection;
 
-/* One message: the parts that are left of it, its header, and the tag of its payload. */
+/* One message in one direction: its remaining parts, its header, and the tag of its payload. */
 typedef struct {
   connection *of;
   struct iovec parts[3];
   header head;
-  uint64_t payload_tag, place, bytes;                 /* the last two: what is expected of a received header */
+  uint64_t payload_tag, place, bytes;                 /* place, bytes: expected values of a received header */
   char *payload;
-  uint64_t key[2], number;                            /* of this direction; of its next frame */
+  uint64_t key[2], number;                            /* key of this direction, number of its next frame */
   int active, error;
 } transfer;
 
 typedef struct mesh mesh;
 struct connection { mesh *of; int file; transfer ways[2]; };
-struct mesh { int size; connection connections[]; };  /* by rank; the own one has no file */
+struct mesh { int size; connection connections[]; };  /* by rank; a rank has no connection to itself */
 
 typedef struct { mesh *mesh; uint64_t group; int ranks[]; } communicator;
 
@@ -53,7 +54,7 @@ static void sip_rounds(uint64_t v[4], int rounds) {
   }
 }
 
-/* SipHash-2-4 (Aumasson and Bernstein, 2012) of `count` bytes after one word. */
+/* SipHash-2-4 (Aumasson and Bernstein, 2012) of the word `before` followed by `count` bytes. */
 EXPORT uint64_t ws_sockets_tag(const uint64_t key[2], uint64_t before, const void *data, uint64_t count) {
   uint64_t v[4] = {key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u,
                    key[1] ^ 0x7465646279746573u};
@@ -97,14 +98,14 @@ static void advance(transfer *t, size_t done) {
   }
 }
 
-/* What is wrong with a header that has come: 0, an errno, or that of a peer which has left, with whom it has missed. */
+/* Check a received header: 0, an errno, or, if the peer has left the group, the errno and the missing rank that it sent. */
 static int check_header(const transfer *t) {
   if (t->head.number != t->number || t->head.tag != header_tag(t, &t->head)) return EBADMSG;
   if (t->head.place == FAREWELL) return (int)t->head.bytes;
   return t->head.place == t->place && t->head.bytes == t->bytes ? 0 : EPROTO;
 }
 
-/* Move what the socket takes or has; the end of a message, or an error, is noted in `t`. */
+/* Send or receive as many bytes as the socket permits without blocking; `t` records the end of a message or an error. */
 static void progress(transfer *t, int way) {
   while (t->active && !t->error) {
     const int part = first_part(t), is_header = way == RECEIVING && part == 0;
@@ -144,7 +145,7 @@ static int start(communicator *c, int peer, int way, void *data, int bytes, int 
   return 0;
 }
 
-/* ---- what a group calls ---- */
+/* ---- functions that a group calls ---- */
 
 EXPORT int ws_sockets_isend(const void *data, int bytes, handle type, int to, int tag, handle comm, request *r) {
   (void)type;
@@ -156,7 +157,7 @@ EXPORT int ws_sockets_irecv(void *data, int bytes, handle type, int from, int ta
   return start((communicator *)comm, from, RECEIVING, data, bytes, tag, r);
 }
 
-/* Is a message through?  All that are under way go on meanwhile: a peer may wait for them. */
+/* Is a message complete?  Also advances all other messages in flight, since a peer may be waiting for one of them. */
 EXPORT int ws_sockets_test(request *r, int *done, void *status) {
   (void)status;
   transfer *t = (transfer *)r->value;
@@ -167,9 +168,10 @@ EXPORT int ws_sockets_test(request *r, int *done, void *status) {
   return t->active ? -t->error : 0;
 }
 
-/* ---- what Python calls ---- */
+/* ---- functions that Python calls ---- */
 
-/* Connections of a rank; `files` of the others, and two keys of two words each: to send, to receive. */
+/* The connections of a rank: for each other rank a file descriptor and two keys of two words each, for sending and for
+   receiving. */
 EXPORT mesh *ws_sockets_open(int size, const int *files, const uint64_t *keys) {
   mesh *m = calloc(1, sizeof *m + (size_t)size * sizeof *m->connections);
   if (!m) return NULL;
@@ -185,7 +187,7 @@ EXPORT mesh *ws_sockets_open(int size, const int *files, const uint64_t *keys) {
   return m;
 }
 
-/* Some of the ranks, under a number that they all give. */
+/* A communicator of some of the ranks; all of them must pass the same number `group`. */
 EXPORT communicator *ws_sockets_group(mesh *m, uint64_t group, const int *ranks, int count) {
   communicator *c = malloc(sizeof *c + (size_t)count * sizeof *c->ranks);
   if (!c) return NULL;
@@ -194,8 +196,9 @@ EXPORT communicator *ws_sockets_group(mesh *m, uint64_t group, const int *ranks,
   return c;
 }
 
-/* The others need not wait for this rank any longer; what it has sent arrives.  Where it leaves for want of another rank, `why`
-   is the errno and 1 + the number of that rank << 8, which the others are told; 0: it has come to its end. */
+/* Leave the group: the other ranks stop waiting for this one; messages that it has sent still arrive.  If it leaves because
+   another rank is missing, `why` is the errno plus 1 + the number of that rank << 8, and is sent to the others; 0: the rank
+   has ended normally. */
 EXPORT void ws_sockets_leave(mesh *m, int why) {
   for (int rank = 0; rank < m->size; rank++) {
     transfer *t = &m->connections[rank].ways[SENDING];

@@ -1,5 +1,6 @@
-/* Sums over ranks in the fixed order of group.h: a binary tree in which ranks lo .. hi-1 are the first (hi - lo + 1) / 2 of
-   them plus the rest.  Tensors are added in blocks of WS_SUM_BLOCK elements, so that the partial sums of all levels stay in
+/* Sums over ranks in the fixed order of group.h: a binary tree in which the sum of ranks lo .. hi-1 is that of the first
+   (hi - lo + 1) / 2 of them plus that of the rest.
+   Tensors are added in blocks of WS_SUM_BLOCK elements, so that the partial sums of all levels stay in
    the first-level cache.
    Invariant: the tree depends on the number of ranks alone, so every rank computes the same bits. */
 #ifndef WS_GROUP_SUMS_H
@@ -10,8 +11,8 @@
 
 enum { WS_SUM_BLOCK = 512 };                          /* elements */
 
-/* `to` may be any of `from`: an element is written once all ranks' were read.  Not inline: of the recursion gcc would
-   write out several levels, for which it takes half a second. */
+/* `to` may be any of `from`: an element is written after the elements of all ranks were read.  Not inlined, since gcc would
+   expand several levels of the recursion, which takes it half a second. */
 #define WS_TREE_SUM(name, type)                                                                                          \
   static __attribute__((noinline)) void name##_pair(type *to, const type *a, const type *b, long count) {                \
     _Pragma("omp simd") for (long i = 0; i < count; i++) to[i] = (type)(a[i] + b[i]);                                    \
@@ -40,13 +41,13 @@ enum { WS_SUM_BLOCK = 512 };                          /* elements */
 
 WS_TREE_SUM(ws_tree_sum_f32, float)
 WS_TREE_SUM(ws_tree_sum_f64, double)
-WS_TREE_SUM(ws_tree_sum_u32, uint32_t)                /* integers wrap, as those of two's complement do */
+WS_TREE_SUM(ws_tree_sum_u32, uint32_t)                /* unsigned, so that integers wrap around */
 WS_TREE_SUM(ws_tree_sum_u64, uint64_t)
 
-/* Bytes of an element of a collective. */
+/* Bytes per element of a collective of this dtype. */
 static inline long ws_group_bytes(int dtype) { return dtype == WS_GROUP_F32 || dtype == WS_GROUP_I32 ? 4 : 8; }
 
-/* to = the sum of `from`, one pointer a rank. */
+/* to = the sum of `from`, which has one pointer per rank. */
 static inline void ws_tree_sum(void *to, const void *const *from, long count, int size, int dtype) {
   switch (dtype) {
     case WS_GROUP_F32: ws_tree_sum_f32((float *)to, from, count, size); return;

@@ -1,9 +1,10 @@
-/* How a rank that is a process waits for the others: it spins, yields, then sleeps for short intervals, and from time to
-   time checks whether the other processes are alive, and the clock.
+/* Waiting between ranks that are processes: a waiting rank spins, then yields, then sleeps for short intervals; at longer
+   intervals it checks the timeout and whether the other processes are alive.
 
-   In a mesh a rank waits for the ranks along one axis, which may themselves wait for ranks along the other.  So the ranks of
-   a machine publish on a board in shared memory whom they wait for, that they still check, and whom they found dead.
-   Invariant: a rank that waits for a dead one, directly or through others, fails and names it. */
+   In a mesh a rank waits for the ranks along one axis, which may themselves wait for ranks along the other axis.  The ranks
+   of a machine therefore share a board in memory: on it each rank publishes for which rank it waits, a counter that shows
+   that it is alive, and which rank it found dead.
+   Invariant: a rank that waits for a dead rank, directly or through others, fails and names the dead one. */
 #ifndef WS_GROUP_WAITING_H
 #define WS_GROUP_WAITING_H
 #include "group.h"
@@ -13,49 +14,50 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* What a rank shows the others of its machine, in a line of its own: how often it has published, and that it has left.
-   In a grid, too: whom it waits for (1 + a number), whom it found missing (error << 32 beside), that it looks again.
-   `what` it exchanges, in turns as its slots: all are to exchange the same. */
+/* The status that a rank publishes to the others of its machine, on its own cache line: `published` counts its exchanges,
+   `left` is 1 after it has left the group.  In a mesh also: `waits` is 1 + the number of the rank that it waits for,
+   `blames` 1 + the number of the rank that it found missing, with the errno << 32, and `looks` counts its checks.
+   `what` describes the current and the previous exchange, as in `engine`; it must be equal on all ranks. */
 typedef struct {
   _Alignas(64) uint64_t published;
   uint64_t left, waits, blames, looks, what[2];
 } sign;
 
 enum {
-  ALONE = 64,                                         /* bytes: of a sign, before the slots of a window */
-  SPINS = 2000,                                       /* looks at memory before others may have the core, some 20 us */
-  CALLS = 80,                                         /* the same of messages: each look is a system call */
-  YIELDS = 4000,                                      /* and before we sleep between looks; at once on a busy machine */
-  NAP_NS = 50000,
-  PROBES = 200,                                       /* naps between two looks whether the others live */
-  SILENCE = 1                                         /* seconds without a look after which a rank waits for nobody */
+  ALONE = 64,                                         /* bytes of a `sign`, which precedes the slots of a window */
+  SPINS = 2000,                                       /* reads of shared memory before a rank yields its core: about 20 us */
+  CALLS = 80,                                         /* checks of messages before a rank yields: each is a system call */
+  YIELDS = 4000,                                      /* yields before a rank sleeps between checks; none on a busy machine */
+  NAP_NS = 50000,                                     /* duration of one sleep */
+  PROBES = 200,                                       /* sleeps between two checks whether the awaited process is alive */
+  SILENCE = 1                                         /* seconds without a check after which a rank counts as not waiting */
 };
 
-/* A rank's engine.  A window is a sign and 2 x size slots; two sets of them take turns, so that a rank may write the
-   next pieces while others still read the last. */
+/* The engine of one rank.  A window is a `sign` and 2 x size slots: two sets of slots that alternate, so that a rank may
+   write the pieces of the next exchange while others still read those of the last one. */
 typedef struct {
   ws_group group;
   messages carrier;
-  char **windows;                                     /* of each rank; NULL where they have no memory in common */
-  const int *pids;                                    /* of each rank; 0 where it cannot be seen from here */
-  const int *numbers;                                 /* of each rank among all of a grid */
-  char **board;                                       /* signs of all of a grid by number; NULL where nobody looks */
-  int all;                                            /* of them */
-  long slot;                                          /* bytes */
+  char **windows;                                     /* shared memory of each rank; NULL: they exchange messages */
+  const int *pids;                                    /* process id of each rank; 0 if it is on another machine */
+  const int *numbers;                                 /* number of each rank in the mesh */
+  char **board;                                       /* `sign` of each rank of the mesh, by number; NULL: not a mesh */
+  int all;                                            /* ranks of the mesh */
+  long slot;                                          /* bytes per slot */
   uint64_t published, turns;
-  uint64_t what;                                      /* kind, dtype and elements of the collective that is under way */
-  char *received, *packed;                            /* size slots each, for messages */
-  request *requests;                                  /* 2 x size */
-  int spins;                                          /* none where there are more ranks than cores */
-  int missing;                                        /* the number of who did not come, or was lost */
-  uint64_t sent;                                      /* bytes that others were given */
+  uint64_t what;                                      /* kind, dtype and elements of the running collective */
+  char *received, *packed;                            /* buffers of `size` slots each, for messages */
+  request *requests;                                  /* 2 x size: receives, then sends */
+  int spins;                                          /* checks before a rank yields; 0 if there are more ranks than cores */
+  int missing;                                        /* number of the rank that did not arrive or has ended */
+  uint64_t sent;                                      /* bytes sent to other ranks */
 } engine;
 
 typedef struct { int looks, slept; double deadline; } patience;
 
 static double now(void) { return 1e-9 * (double)now_ns(); }
 
-/* A process that is gone, or waits to be buried. */
+/* Has this process ended?  A zombie, which its parent has not reaped yet, counts as ended. */
 static int is_dead(int pid) {
   char path[32] = "/proc/", text[512];
   int end = 6, digits = 1;
@@ -68,7 +70,7 @@ static int is_dead(int pid) {
   close(file);
   if (length <= 0) return 1;
   text[length] = 0;
-  const char *state = strrchr(text, ')');             /* the name before it may hold anything */
+  const char *state = strrchr(text, ')');             /* the process name before it may contain any character */
   return state && state[1] == ' ' && (state[2] == 'Z' || state[2] == 'X');
 }
 
@@ -80,19 +82,21 @@ static uint64_t seen(const uint64_t *word) { return __atomic_load_n(word, __ATOM
 
 static void look_again(const engine *e) { show(&own_sign(e)->looks, own_sign(e)->looks + 1); }
 
-/* Whom a rank that did not come blames, or waits for; 0: nobody.  One that has been stopped shows what it showed last. */
+/* The rank that a missing rank blames or waits for, in the encoding of `sign`; 0: none.  It is read only after the missing
+   rank has checked again, since a stopped process leaves an old value on the board. */
 static uint64_t awaited_by(const engine *e, const sign *theirs) {
   const uint64_t looks = seen(&theirs->looks);
   const double deadline = now() + SILENCE;
   while (seen(&theirs->looks) == looks && !seen(&theirs->blames)) {
     if (now() > deadline) return 0;
-    look_again(e);                                    /* others may look at us */
+    look_again(e);                                    /* other ranks may be waiting for this rank's counter */
     nanosleep(&(struct timespec){0, NAP_NS}, NULL);
   }
   return seen(&theirs->blames) ? seen(&theirs->blames) : seen(&theirs->waits);
 }
 
-/* Who is to blame where a rank did not come: it, whom it blames (`error` is then theirs), or whom it waits for. */
+/* The rank that caused a missing rank not to arrive: follows the ranks that each one waits for or blames; a rank that is
+   blamed ends the search, and `error` becomes the errno published with it. */
 static int to_blame(const engine *e, int *error, int number) {
   int found = number;
   for (int hop = 0; hop < e->all; hop++) {
@@ -117,8 +121,8 @@ static int fail(engine *e, int error, int rank) {
   return e->group.failed = error;
 }
 
-/* Once more without what we wait for: 0 while there is hope for `rank`, else why there is none unless it has come in the
-   meantime: before it left, or while we slept. */
+/* One unsuccessful check for `rank`: spin, yield or sleep.  Returns 0, or an errno if the rank has ended or the timeout has
+   expired; the caller must check once more before it fails, since the data may have arrived during the sleep. */
 static int wait_on(const engine *e, patience *p, int rank) {
   if (p->looks++ < e->spins) {
     PAUSE();
@@ -141,7 +145,7 @@ static int wait_on(const engine *e, patience *p, int rank) {
   return 0;
 }
 
-/* It waits for nobody. */
+/* Publish that this rank no longer waits. */
 static void come_through(engine *e, const patience *wait) {
   if (e->board && wait->slept) show(&own_sign(e)->waits, 0);
 }

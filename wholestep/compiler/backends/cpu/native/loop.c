@@ -1,7 +1,7 @@
 /* The training loop: many steps inside one run of the pool, with batches gathered by the threads themselves.
 
    Thread 0 prepares a step (sizes, scalars, addresses) while all threads gather its rows; between two barriers all run the
-   plan; thread 0 then records the loss and decides whether the loop goes on.
+   plan; thread 0 then records the loss and decides whether the loop continues.
    Invariant: `stop` is written between the end of one step and the next barrier only, so all threads leave together. */
 #define _GNU_SOURCE
 #include "loop.h"

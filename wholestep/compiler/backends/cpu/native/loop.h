@@ -41,19 +41,19 @@ static inline int ws_in_bounds(const ws_bound *bounds, int count) {
   return 1;
 }
 
-/* The rows of a batch that belong to a rank; runtime/process_group.py computes the same. */
+/* The rows of a batch that belong to this rank: their number and the first one, as in runtime/process_group.py. */
 static inline long ws_share_of(const ws_call *call, long rows, long *first) {
   const long rank = call->group ? call->group->rank : 0, size = call->group ? call->group->size : 1;
   *first = rows * rank / size;
   return rows * (rank + 1) / size - *first;
 }
 
-/* Record the step that is running, which errors report. */
+/* Record the number of the running step, which error messages contain. */
 static inline void ws_tell_step(const ws_call *call, uint64_t step) {
   if (call->group) call->group->step = step;
 }
 
-/* The error with which a group of ranks failed, or 0. */
+/* The errno with which the process group failed, or 0. */
 static inline int ws_failure(const ws_call *call) { return call->group ? call->group->failed : 0; }
 
 /* The order of an epoch: maps a position to a row. */

@@ -99,7 +99,7 @@ WS_INLINE float ws_log_f32(float x) {
 WS_INLINE float ws_log2_f32(float x) {
   const ws_split_f32 s = ws_split_of_f32(x);
   const float z = 0.5f * (s.f * s.f);
-  const float high = ws_real_f32(ws_bits_f32(s.f - z) & (int32_t)0xfffff000u); /* few bits: its product is exact */
+  const float high = ws_real_f32(ws_bits_f32(s.f - z) & (int32_t)0xfffff000u); /* few bits, for an exact product below */
   const float low = WS_MADD_f32(ws_log_core_f32(s.f) * s.f, s.f * s.f, (s.f - high) - z);
   const float rest = WS_MADD_f32(low + high, -0x1.7135a8p-13f, low * 0x1.716p0f);
   return ws_log_ends_f32(x, WS_MADD_f32(high, 0x1.716p0f, rest) + s.e);

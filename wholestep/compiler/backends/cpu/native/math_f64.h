@@ -25,7 +25,7 @@ WS_INLINE double ws_scale_f64(double y, double t, int64_t large) {
   return y * ws_real_f64((int64_t)(n << 52)) * (large ? 2.0 : 1.0);
 }
 
-#define WS_EXP_MIN_f64 -708.3964185322641             /* exp of it is the smallest normal number */
+#define WS_EXP_MIN_f64 -708.3964185322641             /* exp of this argument is the smallest normal number */
 
 WS_INLINE double ws_exp_f64(double x) {
   const double c = x < WS_EXP_MIN_f64 ? WS_EXP_MIN_f64 : x > 710.0 ? 710.0 : x;
@@ -122,7 +122,7 @@ WS_INLINE double ws_sigmoid_f64(double x) {
 
 WS_INLINE double ws_sin_f64(double x) { return __builtin_sin(x); }
 WS_INLINE double ws_cos_f64(double x) { return __builtin_cos(x); }
-/* As in float; the rational function is from Cephes. */
+/* atan by the argument reduction of math_f32.h; the rational function is from Cephes. */
 WS_INLINE double ws_atan_f64(double x) {
   const double a = __builtin_fabs(x);
   const int64_t large = a > 2.41421356237309504880, middle = a > 0.66;

@@ -108,7 +108,7 @@ static void micro_batch_body(void *job, int id, int threads) {
     const long rows = least(l->batch, l->rows - position);
     for (int k = 0; k < l->phase_count; k++) run_phase(j, &l->phases[k], position, rows, id, threads);
     if (id == 0) finish_step(j);
-    ws_barrier();                                     /* everyone sees `stop` and the new step number */
+    ws_barrier();                                     /* after this barrier all threads see `stop` and the new step number */
     if (j->stop) break;
     position += rows;
   }

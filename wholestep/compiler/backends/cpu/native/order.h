@@ -23,7 +23,7 @@ static inline uint64_t ws_mix64(uint64_t x) {         /* the finaliser of splitm
 
 static inline ws_permutation ws_permutation_of(uint64_t seed, uint64_t epoch, uint64_t n) {
   ws_permutation p = {.n = n};
-  int bits = 2;                                       /* at least one per half */
+  int bits = 2;                                       /* at least one bit per half */
   while (bits < 63 && ((uint64_t)1 << bits) < n) bits++;
   p.left = bits / 2, p.right = bits - bits / 2;
   const uint64_t start = ws_mix64(seed + 0x9e3779b97f4a7c15u) + epoch * 0xd1342543de82ef95u;

@@ -14,27 +14,27 @@ typedef struct {
   ws_body body;
   void *argument;
   int threads;
-  int core;                                           /* on which the thread last ran */
+  int core;                                           /* core on which the thread last ran */
 } order;
 
 enum {
-  TURN_NS = 5000,                                     /* spinning between two looks at the clock */
-  IDLE_NS = 40000,                                    /* a worker stays awake this long between runs, */
-  WORK_NS = 1000000,                                  /* this long in a run: waking costs more than most waits, */
-  SHORT_NS = 100000                                   /* and this long on a busy machine */
+  TURN_NS = 5000,                                     /* time of spinning between two reads of the clock */
+  IDLE_NS = 40000,                                    /* how long a worker spins between runs before it sleeps */
+  WORK_NS = 1000000,                                  /* how long it spins within a run: waking costs more than most waits */
+  SHORT_NS = 100000                                   /* how long it spins within a run on a busy machine */
 };
 
 static struct {
-  pthread_mutex_t callers;                            /* one run at a time */
-  int workers;                                        /* started so far */
+  pthread_mutex_t callers;                            /* locked during a run: one run at a time */
+  int workers;                                        /* workers started so far */
   int cores;
   int spins;                                          /* number of pauses that take about TURN_NS */
   order orders[WS_MAX_THREADS];
   _Alignas(64) counter done;
-  _Alignas(64) counter phase;                         /* the barrier: its two words share a cache line on purpose */
+  _Alignas(64) counter phase;                         /* barrier: `phase` and `arrived` share a cache line on purpose */
   int arrived;
-  _Alignas(64) int threads;                           /* of the current run; rarely written, so every core caches it */
-  int spins_now;                                      /* 0 if there are more threads than cores */
+  _Alignas(64) int threads;                           /* threads of the current run; all cores cache this line */
+  int spins_now;                                      /* spins in this run; 0 if there are more threads than cores */
 } pool = {.callers = PTHREAD_MUTEX_INITIALIZER};
 
 static __thread int inside_run;
@@ -145,7 +145,7 @@ __attribute__((constructor)) static void prepare_for_forks(void) {
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-/* Signals are handled by the threads that Python knows: ours start with all signals blocked. */
+/* Start workers with all signals blocked, so that only Python's own threads handle signals. */
 static int start_workers(int wanted) {
   if (pool.workers >= wanted) return 0;
   sigset_t all, before;

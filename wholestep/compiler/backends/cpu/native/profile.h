@@ -7,7 +7,7 @@
 #include <time.h>
 
 typedef struct {
-  long kernel;                          /* its id in the plan, or -1 for the wait at a barrier */
+  long kernel;                          /* id of the kernel in the plan, or -1 for the wait at a barrier */
   long begin, end;                      /* ns of CLOCK_MONOTONIC */
 } ws_event;
 

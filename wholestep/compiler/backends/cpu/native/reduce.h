@@ -8,7 +8,7 @@
 
 WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last : i; }
 
-/* `word` is what sums are computed in: integers wrap, and signed overflow is undefined in C. */
+/* `word` is the type in which sums are computed: unsigned for integers, which wrap, since signed overflow is undefined. */
 #define WS_REDUCTIONS(name, type, word, bits, maximum)                                                            \
   typedef word ws_half_##name __attribute__((vector_size(8 * sizeof(type)), aligned(sizeof(type)), may_alias));   \
   typedef bits ws_order_##name __attribute__((vector_size(8 * sizeof(type))));                                    \
@@ -39,8 +39,8 @@ WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last 
     }                                                                                                             \
     return best < 0 ? 0 : best;                                                                                   \
   }                                                                                                               \
-  /* x[lane][column] -> x[0][column], in the same order.  A function of its own: gcc takes longer for a copy of it     \
-     than for the loop before it.  Where that is unrolled, x is in registers, and `few` is for it. */                 \
+  /* Reduce x[lane][column] to x[0][column], in the same order.  `few_` is the inlined form, for unrolled loops that   \
+     keep x in registers; other loops call a function, since gcc takes longer for an inlined copy than for the loop. */ \
   WS_INLINE void ws_few_columns_sum_##name(type x[16][16]) {                                                      \
     for (int half = 8; half; half /= 2)                                                                           \
       for (int k = 0; k < half; k++)                                                                              \
@@ -58,7 +58,7 @@ WS_REDUCTIONS(f64, double, double, int64_t, ws_max_f64(m, y))
 WS_REDUCTIONS(i32, int32_t, uint32_t, int32_t, (m > y ? m : y))
 WS_REDUCTIONS(i64, int64_t, uint64_t, int64_t, (m > y ? m : y))
 WS_REDUCTIONS(u8, uint8_t, uint8_t, int8_t, (m > y ? m : y))
-WS_SHARED void ws_columns_sum_f32(float x[16][16]); /* most plans have some: gcc takes as long for it as for a kernel */
+WS_SHARED void ws_columns_sum_f32(float x[16][16]); /* shared, since most plans use it: gcc takes as long for it as for a kernel */
 WS_SHARED void ws_columns_max_f32(float x[16][16]);
 WS_COLUMNS(WS_APART, f64, double)
 WS_COLUMNS(WS_APART, i32, int32_t)

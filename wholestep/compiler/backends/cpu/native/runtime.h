@@ -46,7 +46,7 @@ typedef struct {
   const void *const *slot;                            /* &buffers[i]: where the plan reads their address */
   long count;
   uint64_t limit;
-  int bytes;                                          /* of one index: 1, 4 or 8 */
+  int bytes;                                          /* bytes per index: 1, 4 or 8 */
 } ws_bound;
 
 /* One step: the prologue, then the entry point on every thread.  It does not change call->step. */
@@ -58,7 +58,7 @@ typedef struct {
   int bound_count, threads;
 } ws_step_call;
 
-/* 0 or an errno: EDOM, with nothing run, if an index is out of bounds; or the error of a group of ranks. */
+/* Returns 0 or an errno: EDOM, with nothing run, if an index is out of bounds; or the error of a process group. */
 WS_EXPORT int ws_step(const ws_step_call *);
 
 /* An input whose batches the loop reads from `source`, row by row, in the order of the epoch. */
@@ -80,16 +80,16 @@ typedef struct {
   ws_input *inputs;
   const int64_t *order;                               /* WS_EXPLICIT: the row at each position of the epoch */
   const void *loss;                                   /* the loss of a step, float or double */
-  const void *refused;                                /* the loss's type, or NULL: nonzero if a step changed nothing */
+  const void *refused;                                /* output that is nonzero if a step changed nothing, or NULL */
   double *losses;                                     /* one per step done here */
   double *step_scalar;                                /* set to call->step before each prologue, or NULL */
   uint64_t order_seed, order_epoch;                   /* WS_SHUFFLED: as ws_order */
-  long rows, capacity;                                /* of the data set; of a batch */
-  long position;                                      /* in the epoch; advances by the rows used */
-  long steps;                                         /* upper limit; the end of the epoch ends the call too */
+  long rows, capacity;                                /* rows of the data set; rows of a batch */
+  long position;                                      /* position in the epoch; advances by the rows used */
+  long steps;                                         /* most steps to run; the end of the epoch ends the call too */
   double seconds;                                     /* no new step starts after this time */
   int input_count, order_kind, loss_is_double, stop_on_refusal, threads;
-  long *own_dim, *rows_dim;                           /* of a rank: rows of the batch before its own; all; or NULL */
+  long *own_dim, *rows_dim;                           /* dims: rows of lower ranks in the batch, all rows; or NULL */
 } ws_loop;
 
 /* Returns the steps done (at least one unless steps or rows are used up), or a negative errno. */
@@ -102,8 +102,8 @@ typedef struct {
   const void *state;
   void *copy;
   long rows, columns;                                 /* of the state */
-  int paneled, bytes;                                 /* is the state in panels?  of an element: 4 or 8 */
-  int half, turned;                                   /* WS_WHOLE, WS_BF16 or WS_F16; is it the transpose? */
+  int paneled, bytes;                                 /* is the state in panels?  bytes per element: 4 or 8 */
+  int half, turned;                                   /* WS_WHOLE, WS_BF16 or WS_F16; is the copy the transpose? */
 } ws_copy;
 
 /* One program of a step over micro-batches: it runs for each of them (a part), or once.  Dimensions and scalars that it
@@ -112,8 +112,8 @@ typedef struct {
   ws_prologue_fn prologue;
   ws_entry_fn entry;
   ws_call *call;
-  long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* rows of the part, before it, of the step; number of parts */
-  long *own_dim, *whole_dim;                          /* of a rank: rows of the part before its own, and all of them */
+  long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* dims: rows of part, before it, of the step; parts */
+  long *own_dim, *whole_dim;                          /* dims: rows of lower ranks in the part, and of all ranks */
   double *step_scalar;
   ws_input *inputs;
   const ws_copy *copies;
@@ -128,7 +128,7 @@ typedef struct {
   double *losses;
   const ws_bound *bounds;
   uint64_t order_seed, order_epoch, step;             /* `step` advances with every update */
-  long rows, batch, part;                             /* of the data set, of a step, of a part */
+  long rows, batch, part;                             /* rows of the data set, of a step, of a part */
   long position, steps;
   double seconds;
   int phase_count, bound_count, order_kind, loss_is_double, stop_on_refusal, threads;

@@ -50,10 +50,10 @@ void ws_add_taps(const ws_api *api, const ws_taps *t) {
     for (int j = 0; j < t->taps[i].spans; j++, s++) {
       const ws_gemm product = {
           s->count * t->images, t->columns, t->depth,
-          t->x + s->read * t->images * t->x_pixel, t->x_pixel, 1, 16,
+          t->x + s->input * t->images * t->x_pixel, t->x_pixel, 1, 16,
           as_it_is ? t->w : t->packed + t->taps[i].place * 16,
           as_it_is ? t->w_output : t->count * 16, as_it_is ? 16 : t->count * t->depth * 16,
-          t->block + s->made * t->images * 16, 16, panel, 1};
+          t->block + s->result * t->images * 16, 16, panel, 1};
       api->gemm_f32(&product);
     }
 }

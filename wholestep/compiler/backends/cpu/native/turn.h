@@ -6,7 +6,7 @@
 
 typedef float ws_v8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int ws_i8 __attribute__((vector_size(32)));
-/* The first and the second half of two vectors: their elements, pairs of elements, or halves by turns. */
+/* Interleave two vectors by single elements, by pairs of elements or by halves: the low and the high part of the result. */
 #define WS_LOW_ONES(x, y) WS_SHUFFLE(ws_i8, x, y, 0, 8, 1, 9, 4, 12, 5, 13)
 #define WS_HIGH_ONES(x, y) WS_SHUFFLE(ws_i8, x, y, 2, 10, 3, 11, 6, 14, 7, 15)
 #define WS_LOW_PAIRS(x, y) WS_SHUFFLE(ws_i8, x, y, 0, 1, 8, 9, 4, 5, 12, 13)
@@ -14,7 +14,7 @@ typedef int ws_i8 __attribute__((vector_size(32)));
 #define WS_LOW_HALVES(x, y) WS_SHUFFLE(ws_i8, x, y, 0, 1, 2, 3, 8, 9, 10, 11)
 #define WS_HIGH_HALVES(x, y) WS_SHUFFLE(ws_i8, x, y, 4, 5, 6, 7, 12, 13, 14, 15)
 
-/* 8 x 8: pairs of rows are interleaved, then pairs of pairs, then halves of vectors change places. */
+/* Transpose 8 x 8 elements: interleave pairs of rows, then pairs of pairs, then exchange halves of vectors. */
 static inline void ws_turn_8x8(float *restrict to, const float *restrict from, long row) {
   typedef float v8 __attribute__((vector_size(32)));
   v8 x[8], y[8];

@@ -22,7 +22,7 @@
 #endif
 
 enum {
-  LONG_TURN_NS = 500000,                              /* for 5 us of spinning, or for a yield among our own threads */
+  LONG_TURN_NS = 500000,                              /* a longer turn (5 us of spinning, or a yield): machine is busy */
   BUSY_NS = 250000000                                 /* how long the machine then counts as busy */
 };
 

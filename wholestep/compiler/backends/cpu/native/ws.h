@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Not worth a copy for every shape. */
+/* Functions that gcc must not specialize for every shape. */
 #define WS_APART static __attribute__((noinline, unused))
-/* In shared_*.c: compiled once on a machine, and linked with every plan that includes the header. */
+/* Functions defined in shared_*.c: compiled once per machine, and linked with every plan that includes their header. */
 #define WS_SHARED __attribute__((visibility("hidden")))
 
 /* Elements of x and y at literal positions; `order` is a vector of integers as wide as theirs.  clang has no
@@ -22,7 +22,7 @@
 #define WS_SHUFFLE(order, x, y, ...) __builtin_shuffle(x, y, (order){__VA_ARGS__})
 #endif
 
-/* Pieces of memory that are needed soon: `count` of them, each of `bytes`, `step` bytes apart. */
+/* Memory to prefetch: `count` pieces of `bytes` bytes each, `step` bytes apart. */
 typedef struct { const void *from; long count, bytes, step; } ws_ahead;
 
 /* C = A B.  Strides are in elements.  Each element of C is one chain of fused multiply-adds over k = 0, 1, ..., K-1,
@@ -32,31 +32,31 @@ typedef struct {
   const void *a; long a_m, a_k, a_kp;   /* A(i, k)      at a + i*a_m + (k/16)*a_kp + (k%16)*a_k */
   const void *b; long b_k, b_p;         /* B(k, 16p+l)  at b + p*b_p + k*b_k + l */
   void *c; long c_m, c_p;               /* C(i, 16p+l)  at c + p*c_p + i*c_m + l */
-  long add;                             /* the chains go on from what is in C, rather than from 0 */
-  const ws_ahead *ahead; long aheads;   /* fetched meanwhile, since a product leaves memory idle; changes no value */
-  long a_mp;                            /* of half elements: A(i, k) at a + (i/16)*a_mp + (i%16)*a_m + ..., unless 0 */
+  long add;                             /* does the product accumulate into C? */
+  const ws_ahead *ahead; long aheads;   /* memory to prefetch during the product; changes no value */
+  long a_mp;                            /* half elements: if nonzero, A(i, k) at a + (i/16)*a_mp + (i%16)*a_m + ... */
 } ws_gemm;
 
-/* The right operand of a product of half elements, two rows side by side: to(k, 16p+l) at to + p*to_p + (k/2)*32 + 2*l +
-   k%2, with zeros behind an odd row and in the columns that fill the last panel.  Strides are in elements. */
+/* Packs the right operand of a half-precision product with pairs of rows interleaved: to(k, 16p+l) at to + p*to_p +
+   (k/2)*32 + 2*l + k%2.  A missing last row and the missing columns of the last panel are zero.  Strides are in elements. */
 typedef struct {
   long rows, columns;
   const void *from; long from_k, from_p;  /* as B of ws_gemm */
   void *to; long to_p;
 } ws_pairs;
 
-/* The runtime library, as a plan sees it.  Products of half elements have C in float; the strides of B are those of
-   ws_pairs: b_k is from one pair of rows to the next. */
+/* The function table of the runtime library that plans call.  Half-precision products write C in float; B is packed by
+   ws_pairs, and b_k is the stride from one pair of rows to the next. */
 typedef struct {
   void (*gemm_f32)(const ws_gemm *);
-  void (*gemm_f64)(const ws_gemm *);    /* there once ws_add_double was called */
-  void (*barrier)(void);                /* among the threads of the current run */
-  void (*gemm_bf16)(const ws_gemm *);   /* these once ws_add_half was */
+  void (*gemm_f64)(const ws_gemm *);    /* NULL until ws_add_double was called */
+  void (*barrier)(void);                /* barrier of the threads of the current run */
+  void (*gemm_bf16)(const ws_gemm *);   /* NULL until ws_add_half was called, as are the next two */
   void (*gemm_f16)(const ws_gemm *);
   void (*pair_rows)(const ws_pairs *);
 } ws_api;
 
-typedef struct ws_group ws_group;       /* ranks that make a step together: group.h */
+typedef struct ws_group ws_group;       /* ranks that compute a step together: group.h */
 
 /* One call of an entry point. */
 typedef struct {
@@ -66,10 +66,10 @@ typedef struct {
   char *arena;
   char *work; long work_bytes;          /* thread `id` owns work + id*work_bytes */
   const double *scalars;                /* runtime scalars, set by the user */
-  double *derived;                      /* what the scalar prologue computes from them, once a step */
-  uint64_t seed;                        /* keys random nodes ... */
-  uint64_t step;                        /* ... together with the index of the step */
-  ws_group *group;                      /* NULL: alone */
+  double *derived;                      /* results of the scalar prologue, computed once per step */
+  uint64_t seed;                        /* seed of the random nodes */
+  uint64_t step;                        /* index of the step, which random nodes also depend on */
+  ws_group *group;                      /* process group of this rank; NULL: none */
 } ws_call;
 
 /* What a plan's object exports: `ws_prologue` (one thread, before each step) and `ws_entry` (every thread). */

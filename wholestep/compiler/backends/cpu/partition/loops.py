@@ -64,7 +64,7 @@ class LoopPartitioner(ThreadPartitioner):
         ]
 
     def needs_barrier(self, split: Sequence[int | None]) -> bool:
-        """Is a barrier needed between two iterations?"""
+        """Does a loop need a barrier between two iterations?"""
         inside = max(self.regions(split), default=0) > 0
         return inside or not all(self.free(i, split[i], j, split[j], b) for i, j, b in self.back)
 

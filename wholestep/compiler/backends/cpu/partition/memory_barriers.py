@@ -53,7 +53,7 @@ class _BarrierInsertion:
                 waiting = []
 
     def schedule_kernel(self, i: int) -> list[int]:
-        """Assign a kernel its region; returns the kernels whose last unscheduled dependence this was."""
+        """Assign a kernel its region; returns the kernels that are now ready, since this was their last dependence."""
         self.taken.add(i)
         self.regions[i] = max(self.level, self.splitter.region(i, self.split, self.regions))
         self.uses.subtract(self.splitter.touches[i].by_buffer.keys())

@@ -3,7 +3,7 @@
 The range of an axis that a thread owns is one function of (extent, granule, thread), the same for every kernel.  Two
 kernels that access the same buffer need no barrier between them if both are split along the same dimension of it, or
 along the outermost dimension of two views in which a granule has equally many elements: then each element is accessed
-by only one thread, in program order.  `free` is that rule, and the only one.
+by only one thread, in program order.  `free` implements this rule.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class KernelTemplate:
 
 
 def may_share(kernel: Kernel) -> bool:
-    """Only loops without tiles or library calls, which are specialized for their sizes."""
+    """May a kernel be shared?  Only one without tiles and library calls, which are specialized for their sizes."""
     return kernel.kind in (Kind.NEST, Kind.COLUMNS)
 
 

@@ -12,7 +12,7 @@ from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Buffer, Layout, Load, Operand
 
-MOST = 64 << 10  # bytes of one operand of a call: more would evict what the call works on
+MOST = 64 << 10  # bytes of one prefetched operand: a larger one would evict the operands of the running call
 
 
 def prefetch_epilogue(w: CWriter) -> list[str]:
@@ -57,7 +57,7 @@ def prefetch_next_call(w: CWriter, items: Sequence[Operand]) -> list[str]:
     """Declare `ahead`: the matrices that the routine accesses in the kernel's next iteration; returns its entries."""
     rows, saved_axes = w.kernel.rows, dict(w.axes)
     carry = "1"
-    for axis in reversed(rows):  # increment with carry: after the last index of a row follows the first of the next
+    for axis in reversed(rows):  # increment with carry: the first index of a row follows the last one of the row before
         lo, hi = w.span(axis)
         wrap = "" if axis == rows[0] else f" < {hi} ? i{axis} + {carry} : {lo}"
         w.emit(f"const long n{axis} = i{axis} + {carry}{wrap};")

@@ -1,6 +1,6 @@
 """Transposed copies of a state: written block by block, after the corresponding block of the state itself.
 
-Written element by element, a row of 16 would touch 16 cache lines (docs/rejected.md).
+Written element by element, a row of 16 elements would touch 16 cache lines (docs/rejected.md).
 """
 
 from __future__ import annotations

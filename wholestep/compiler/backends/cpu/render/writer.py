@@ -62,7 +62,7 @@ class CWriter(CStyleWriter):
     def expression(self, i: Instr) -> str:
         source = self.rounded.get(i.args[0]) if i.op == "cast" else None
         if i.dtype == float32 and source is not None and self.dtypes[source.args[0]] == float32:
-            # Rounded in place, without a round trip through 16 bits.
+            # The value is rounded in place, without a conversion to 16 bits and back.
             return f"ws_rounded_{SUFFIX[source.dtype]}({self.values[source.args[0]]})"
         return super().expression(i)
 
@@ -194,7 +194,7 @@ class CWriter(CStyleWriter):
 
     def function(self, name: str) -> str:
         attribute = NOINLINE if isinstance(self.kernel.body, Window) else ""
-        # The number of the loop's iteration is the last symbol.
+        # The last symbol is the iteration number of the loop.
         step = "" if self.kernel.loop is None else f", long d{len(self.symbols) - 1}"
         head = [f"static {attribute}void {name}(const ws_call *call, long lo, long hi{step}{self.parameters()}) {{"]
         text = "\n".join(self.lines)

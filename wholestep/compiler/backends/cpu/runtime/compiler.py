@@ -61,8 +61,8 @@ EVERY_FLAG = (*FLAGS, ENTRY_LEVEL, *LINK, *LIBRARIES)
 
 TUNE = "-mtune=native"
 _AVX2 = ("-mavx2", "-mfma", TUNE)
-# The same bits as AVX2.  The library's products use 64-byte vectors; a plan's loop does so if it requests 16 lanes
-# (simdlen), which is 1.4-1.6 times as fast for elementary functions and 3-9 % slower if memory is the limit.
+# Plans have the same bits as with AVX2.  The library's products use 64-byte vectors; a plan's loop does so if it
+# requests 16 lanes (simdlen): 1.4-1.6 times as fast for elementary functions, 3-9 % slower if memory is the limit.
 # Without avx512vl narrower loops use AVX2: with it, epilogues with selects take up to 1.4 times as long (Zen 4).
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mprefer-vector-width=256", *_AVX2)
 # The C compiler's flags for each target.
@@ -99,7 +99,7 @@ class CCompiler:
 
     @property
     def is_quick(self) -> bool:
-        """Does the command specify an optimization level that compiles quickly?"""
+        """Does the command specify a low optimization level, which compiles quickly?"""
         return not {"-O0", "-O1", "-Og"}.isdisjoint(self.command)
 
     def call(self, target: str, name: str) -> list[str]:
@@ -164,7 +164,7 @@ def _is_zig(command: Sequence[str]) -> bool:
 
 
 def _zig_target() -> tuple[str, str]:
-    """Without a target, zig compiles for exactly this machine, whatever our flags say."""
+    """zig's name of the target; without it, zig ignores our flags and compiles for exactly this machine."""
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     system = {"linux": "linux-gnu", "darwin": "macos"}.get(sys.platform, sys.platform)
     return "-target", f"{machine}-{system}"

@@ -44,11 +44,11 @@ class CpuDevice:
     def prepare(self, options: CompileOptions) -> None:
         """Find or compile the runtime library on a background thread."""
         if self._coming is None and not native.is_loaded(self.name):
-            # In an empty context: its spans do not belong to the build that runs now.  `patient` yields to planning.
+            # The call runs in an empty context: its spans do not belong to the build.  `patient` yields to planning.
             self._coming = Background(lambda: Context().run(load_library, self.name, options), patient=True)
 
     def library(self, options: CompileOptions) -> native.Library:
-        """The library, when it is ready.  If `prepare` failed, perhaps with another compiler, it is tried again."""
+        """The library, when it is ready.  If `prepare` failed, perhaps with another compiler, the build is repeated."""
         loading, self._coming = self._coming, None
         if loading is not None:
             loading.wait()
@@ -106,7 +106,7 @@ class CpuDevice:
 
 
 def _expect_memory(plan: Plan, place: LoadContext) -> None:
-    """Start to allocate the program's memory and the scratch memory: the system may take seconds for it."""
+    """Start to allocate the program's memory and the scratch memory: the operating system may take seconds."""
     assert isinstance(place.scratch, CpuScratch), "a CPU program needs CPU scratch memory"
     threads, segments = place.where.threads, place.scratch.segments
     needed = segments.grown(plan.arena_bytes, plan.work_bytes, threads)

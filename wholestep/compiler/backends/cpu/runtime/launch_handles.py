@@ -27,11 +27,11 @@ class StoredOutput:
     stored: AnyArray
 
     def copy(self) -> StoredOutput:
-        """The same output with its own bytes."""
+        """A copy of the output, with bytes of its own."""
         return StoredOutput(self.buffer, self.stored.copy())
 
     def read(self, sizes: Mapping[str, int]) -> AnyArray:
-        """The output as the user sees it, copied."""
+        """A copy of the output in the user's shape and type."""
         type = self.buffer.type
         return unpack(self.stored, [evaluate(e, sizes) for e in type.shape], self.buffer.layout)
 
@@ -44,7 +44,7 @@ class StepOutputs:
     sizes: Mapping[str, int]
 
     def wait(self) -> None:
-        """Returns at once: the step is complete."""
+        """Return at once: the step is complete."""
 
     def loss(self) -> float:
         """The first output."""
@@ -125,9 +125,9 @@ class NativeProgram(ProgramBase):
         raise NotImplementedError
 
     def prepare_slice(self, epoch: Epoch, loop: Any, losses: AnyArray, done: int, most: int) -> Callable[[], int]:
-        """Everything of a slice before its native call, which is returned."""
+        """Prepare a slice, and return its native call."""
         raise NotImplementedError
 
     def count_slice(self, steps: int) -> None:
-        """Everything of a slice after its native call."""
+        """Finish a slice after its native call."""
         raise NotImplementedError

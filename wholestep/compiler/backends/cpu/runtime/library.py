@@ -61,7 +61,7 @@ GROUP_FAILED = (errno.ETIMEDOUT, errno.EPIPE, errno.EPROTO, errno.EBADMSG)
 DOUBTFUL = 64  # values per piece of normal draws that NumPy may have to round; one in half a million is expected
 _NORMALS = (c_uint64, c_uint64, c_long, c_double, c_double, c_double, c_void_p, c_void_p, c_long)
 NO_LIBRARY = {*PARTS.values(), *SHARED.values()}  # files that are compiled separately
-INCLUDED = "gemm.c"  # the parts include it to instantiate its products for other element types
+INCLUDED = "gemm.c"  # the parts include this file to instantiate its products for other element types
 Body = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_int)
 
 

@@ -88,7 +88,7 @@ class MicroBatchProgram(NativeProgram, CombinedProgram):
         return self
 
     def prepare(self, sizes: Mapping[str, int]) -> Callable[[], int]:
-        """Everything of a step before its native call, which is returned."""
+        """Prepare a step, and return its native call."""
         if sizes is not self._bounded:
             self._bounds = bounds_of(self.plan, sizes, self._addresses, self._slots)
             self._bounded = sizes
@@ -124,7 +124,7 @@ class MicroBatchProgram(NativeProgram, CombinedProgram):
         return loop
 
     def prepare_slice(self, epoch: Epoch, loop: Any, losses: AnyArray, done: int, most: int) -> Callable[[], int]:
-        """Everything of a slice before its native call, which is returned."""
+        """Prepare a slice, and return its native call."""
         self._place_sources(epoch)
         self.place_slice(loop, epoch, losses, done, most)
         loop.step = self._state.step

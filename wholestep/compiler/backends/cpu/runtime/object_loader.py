@@ -23,7 +23,7 @@ from wholestep.options import CompileOptions
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.render.source import CSource
 
-KERNELS_OF_A_QUICK_FILE = 48  # at a low -O level, 10 ms each: another compiler process would cost more
+KERNELS_OF_A_QUICK_FILE = 48  # kernels; at a low -O level one takes 10 ms, less than another compiler process
 
 
 class PlanCode:
@@ -80,7 +80,7 @@ class PlanCode:
 
 
 def program_key(plan: Plan, options: CompileOptions, key: str = "") -> str:
-    """What a plan's compiled code depends on: the plan, for which `key` may stand, our version, the C compiler."""
+    """The key of a plan's compiled code: of the plan (or its `key`), our version and the C compiler."""
     fingerprint = compiler_of(options).fingerprint
     return key_of("program", key or serialize.dump(plan), compiler_version("cpu", options), fingerprint, plan.target)
 

@@ -45,7 +45,7 @@ class KernelEvent:
 class KernelLog:
     """The event logs of a profiled shared object."""
 
-    row = "thread"  # each unit that runs kernels has its own events
+    row = "thread"  # events are listed per thread
 
     def __init__(self, path: Path, threads: int) -> None:
         self._logs = (NativeLog * MAX_THREADS).in_dll(ctypes.CDLL(os.fspath(path)), "ws_events")

@@ -60,7 +60,7 @@ class CpuProgram(NativeProgram):
         self.threads = native.CALLING_THREAD if place.apart else place.where.threads
         self._parts: Mapping[str, StateMemory] = {}
         if parts := [b for b in plan.buffers if b.space is Space.STATE and b.is_part]:
-            from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
+            from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most programs need none
 
             assert group is not None, "a plan with sharded states needs a group"
             self._parts = memories_of_parts(parts, MEMORY, group)
@@ -78,7 +78,7 @@ class CpuProgram(NativeProgram):
         return self._code.source.text
 
     def _allocate(self) -> None:
-        """Allocate what belongs to this program alone: copies, outputs, constants, input staging."""
+        """Allocate this program's own memory: copies, outputs, constants, input staging."""
         plan, parts = self.plan, host_footprint(self.plan, self._place.where.threads)
         self._region = Region(parts.private_mapped)
         self.mapped_bytes = self._region.size
@@ -98,7 +98,7 @@ class CpuProgram(NativeProgram):
         self._staging = staging
         self._outlets = {name: self._outlet(plan.buffers[id]) for name, id in plan.outputs}
         first = next(iter(self._outlets.values()), None)
-        # The bound method of a one-element view, so that reading the loss costs one call.
+        # `loss` is the bound method of a one-element view, so that reading the loss costs one call.
         self.loss = _no_loss if first is None else first.stored[:1].item  # type: ignore[method-assign, assignment]
 
     def _outlet(self, buffer: Buffer) -> StoredOutput:
@@ -183,13 +183,13 @@ class CpuProgram(NativeProgram):
             self._inputs[name] = array  # every rank checks the indices of all rows
             array = self._share.of(name, array)
         try:
-            # Takes a quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
+            # This takes a quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
             self._addresses[self._slots[name]] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
         except (TypeError, ValueError):  # a read-only array
             self._addresses[self._slots[name]] = array.ctypes.data
 
     def prepare(self, sizes: Mapping[str, int]) -> Callable[[], int]:
-        """Everything of a step before its native call, which is returned: ranks of one process call it together."""
+        """Prepare a step, and return its native call: the ranks of one process run their calls concurrently."""
         if sizes is not self._sizes:
             self._resize(sizes)
         if self.ranks > 1:
@@ -203,7 +203,7 @@ class CpuProgram(NativeProgram):
         return partial(self._run, self._step_reference)
 
     def count(self, error: int) -> None:
-        """Everything of a step after its native call."""
+        """Finish a step after its native call."""
         if error:
             self._refuse(error)
         if self._advances:
@@ -240,7 +240,7 @@ class CpuProgram(NativeProgram):
         if self._group is not None:
             self._group.check()
         native.check(error, self.threads)
-        raise AssertionError(f"a step returned the unknown error {error}")
+        raise AssertionError(f"a native step returned an unknown error number: {error}")
 
     def _resize(self, sizes: Mapping[str, int]) -> None:
         """Write the sizes of the next steps, and the bounds of their index inputs."""
@@ -282,7 +282,7 @@ class CpuProgram(NativeProgram):
     # -- many steps ----------------------------------------------------------------------------------------------
 
     def prepare_slice(self, epoch: Epoch, loop: Any, losses: AnyArray, done: int, most: int) -> Callable[[], int]:
-        """Everything of a slice before its native call, which is returned."""
+        """Prepare a slice, and return its native call."""
         self.set_sizes(epoch.sizes)
         for name, array in epoch.whole.items():
             self.bind(name, array)
@@ -294,7 +294,7 @@ class CpuProgram(NativeProgram):
         return partial(self.library.run_loop, loop)
 
     def count_slice(self, steps: int) -> None:
-        """Everything of a slice after its native call."""
+        """Finish a slice after its native call."""
         if self._advances:
             self._state.step = self._call.step
             self._state.family.version += steps

@@ -40,7 +40,7 @@ class CpuScratch:
                 user.place_scratch()
 
     def spoil(self) -> None:
-        """Fill it with NaN, so that a test finds kernels that rely on zeros."""
+        """Fill the scratch memory with NaN, so that a test finds kernels that rely on zeros."""
         self.region.view(0, self.region.size, np.dtype(np.uint8))[:] = 255
 
     @property

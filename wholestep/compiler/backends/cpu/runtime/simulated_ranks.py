@@ -47,7 +47,9 @@ class ThreadRanks:
         free.restype, free.argtypes = None, [ctypes.c_void_p]
         first = new(grid.data, grid.model, TIMEOUT)
         if not first:
-            raise MemoryError(f"no memory for {grid.size} ranks")
+            raise MemoryError(
+                f"memory does not suffice for the process groups of {grid.size} ranks; use fewer with shards="
+            )
         weakref.finalize(self, free, first)
         self.members = [ThreadRank(first, rank, grid) for rank in range(grid.size)]
         self.threads = ThreadPoolExecutor(grid.size - 1, "shard") if grid.size > 1 else None
@@ -91,12 +93,12 @@ class ThreadRanksProgram(CombinedProgram):
         self.count_steps(bool(self.plan.updated))
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a step count as an update?  Only rank 0 counts it."""
+        """Does a step count as an update?  Only rank 0 counts updates."""
         for program in self.programs:
             program.count_steps(advances and program is self._first, unless, stop)
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Let the next step read an input in place: each rank its own rows."""
+        """Let the next step read an input in place; each rank reads its own rows."""
         for program in self.programs:
             program.bind(name, array)
 

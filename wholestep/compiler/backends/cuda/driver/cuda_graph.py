@@ -12,8 +12,8 @@ from wholestep.compiler.backends.cuda.driver import driver
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, Gpu, allow_shared, call
 from wholestep.errors import DeviceError
 
-# largest grid of the memory fill kernel, and bytes that a block fills at a time
-FILL_BLOCKS, FILL_BYTES = 528, 16 * 256  # most blocks of a fill, four per multiprocessor, and bytes of one at a time
+# Memory fill kernel: the largest grid (four blocks per multiprocessor), and the bytes that a block fills at a time.
+FILL_BLOCKS, FILL_BYTES = 528, 16 * 256
 MOST_FILLS = 4  # memory ranges that one kernel fills
 DEPENDENT = "cuGraphNodeGetDependentNodes"
 
@@ -21,7 +21,8 @@ DEPENDENT = "cuGraphNodeGetDependentNodes"
 class Nodes:
     """A graph under construction.
 
-    With `early`, kernels that wait by themselves get programmatic dependencies: they may start while others finish.
+    With `early`, kernels that contain a wait for their predecessors get programmatic dependencies: they may start
+    while others finish.
     Memset nodes of libraries are replaced by the kernel that `fill` returns.
     """
 
@@ -30,7 +31,7 @@ class Nodes:
         self.handle = call("cuGraphCreate", 0)
         self._nodes: list[Any] = []
         self._kernels: set[int] = set()  # node numbers of kernels
-        self._arguments: list[Any] = []  # keeps them alive until the graph is instantiated
+        self._arguments: list[Any] = []  # keeps the kernels' arguments alive until the graph is instantiated
 
     def kernel(
         self,
@@ -90,7 +91,7 @@ class Nodes:
         return len(self._nodes) - 1
 
     def capture(self, record: Callable[[int], None], after: Sequence[int]) -> int:
-        """Adds what a library enqueues into a captured stream, as a child graph."""
+        """Captures the work that a library enqueues into a stream, and adds it as a child graph."""
         stream = self._gpu.library_stream
         # Relaxed: during the capture the library may load a kernel, and unused memory may be freed.
         mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED

@@ -70,13 +70,13 @@ class StepWatch(Protocol):
     """Watches steps that depend on other machines."""
 
     def until(self, is_done: Callable[[], bool]) -> None:
-        """Returns when something is done; raises if it never will be."""
+        """Returns when the watched work is done; raises if it cannot complete."""
 
 
 class Gpu:
     """One GPU: its context, and one stream in which all work is ordered."""
 
-    watch: StepWatch | None = None  # set if its steps depend on other GPUs
+    watch: StepWatch | None = None  # set if steps of this GPU depend on other GPUs
 
     def __init__(self, number: int) -> None:
         if number >= gpu_count():
@@ -126,13 +126,15 @@ class Gpu:
 
     def copy_in(self, to: int, of: int, size: int) -> None:
         """Asynchronous copy from pinned memory, in stream order."""
-        if self._copy_in(to, of, size, self.stream)[0]:
-            raise DeviceError("the GPU's driver refused cuMemcpyHtoDAsync.")
+        (error,) = self._copy_in(to, of, size, self.stream)
+        if error:
+            raise DeviceError(f"the GPU's driver refused cuMemcpyHtoDAsync: {error.name}.")
 
     def copy_out(self, to: int, of: int, size: int) -> None:
         """Asynchronous copy to pinned memory, in stream order."""
-        if self._copy_out(to, of, size, self.stream)[0]:
-            raise DeviceError("the GPU's driver refused cuMemcpyDtoHAsync.")
+        (error,) = self._copy_out(to, of, size, self.stream)
+        if error:
+            raise DeviceError(f"the GPU's driver refused cuMemcpyDtoHAsync: {error.name}.")
 
     @property
     def free_bytes(self) -> int:
@@ -154,7 +156,7 @@ def gpu(number: int) -> Gpu:
 
 
 def release(function: str, owner: Gpu, address: int) -> None:
-    """Releases a driver object when nothing refers to it any more."""
+    """Releases a driver object when nothing refers to it any longer."""
     with suppress(Exception):  # at interpreter exit the driver may be unloaded
         owner.enter()
         call(function, address)
@@ -230,11 +232,12 @@ class CudaEvent:
         self.handle = call("cuEventCreate", flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING)
 
     def record(self) -> None:
-        if self._record(self.handle, self._gpu.stream)[0]:
-            raise DeviceError("the GPU's driver refused cuEventRecord.")
+        (error,) = self._record(self.handle, self._gpu.stream)
+        if error:
+            raise DeviceError(f"the GPU's driver refused cuEventRecord: {error.name}.")
 
     def wait(self) -> None:
-        """Waits until the stream has reached it."""
+        """Waits until the stream has reached this event."""
         self._gpu.enter()
         if self._gpu.watch is not None:
             self._gpu.watch.until(lambda: not self._gpu.is_pending(bindings().cuEventQuery(self.handle)))
@@ -279,7 +282,7 @@ class CudaModule:
 
 
 def allow_shared(function: Any, size: int) -> None:
-    """Permits a kernel this many bytes of dynamic shared memory."""
+    """Permits a kernel to use this many bytes of dynamic shared memory."""
     attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     call("cuFuncSetAttribute", function, attribute, size)
 
@@ -292,7 +295,7 @@ class CooperativeKernel:
         allow_shared(function, shared)
 
     def launch(self, arguments: Sequence[Any]) -> None:
-        """Enqueues it; arguments are ctypes values."""
+        """Enqueues the launch; arguments are ctypes values."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         addresses = ctypes.addressof(pointers)
         call("cuLaunchCooperativeKernel", self._function, *self._geometry, self._gpu.stream, addresses)

@@ -27,11 +27,11 @@ from wholestep.options import CompileOptions
 LARGE = 2 << 20
 LONG_ROW = 2 << 10  # bytes of a row; NumPy gathers shorter rows as fast
 PART = 512 << 10  # bytes per work item of a thread
-MOST_THREADS = 8  # more threads would only wait for memory,
-MOST_OF_PYTHON = 4  # and Python threads for each other
+MOST_THREADS = 8  # more threads would only wait for memory
+MOST_OF_PYTHON = 4  # more Python threads would only wait for each other
 Native = Callable[..., Any]  # ws_copy_rows of copy.c
 
-# Compiler options -> the compiled function, or the reason why there is none; compiled in the background.
+# Compiler options -> the compiled function, or the reason why it is not available.  A background thread compiles it.
 _coming: dict[tuple[bool, str | None, str | None], Background[Native | str]] = {}
 
 

@@ -31,7 +31,7 @@ class CudaArray:
         return self.block.address + self.offset
 
     def read(self) -> AnyArray:
-        """A copy, after all launched steps."""
+        """A copy of the state on the host, after all launched steps."""
         array = np.empty(self._shape, self._dtype.numpy)
         self.block.read(self.offset, array)
         return array

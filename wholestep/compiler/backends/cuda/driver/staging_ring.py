@@ -28,8 +28,8 @@ from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 
 FETCH_BYTES = 16 * 256  # bytes that one block of `ws_fetch` (gpu/native/gather.h) fetches at a time: 16 per thread
-MOST_LANDINGS = 3  # outputs of one size in flight to their own host buffers
-WAITED = 4  # a wait for a slot covers the next 1 / WAITED of all slots
+MOST_LANDINGS = 3  # pinned buffers per output size: copies of large outputs that may be in flight
+WAITED = 4  # a wait for one slot also waits for the next 1 / WAITED of all slots
 GAP = 4096  # bytes between two inputs up to which they are copied together: a separate copy costs more
 FEW_AHEAD, AHEAD = 8, 256  # records computed at once, first and at most: the count grows while nothing changes
 
@@ -100,11 +100,11 @@ class DeferredOutput:
         self._array: AnyArray | None = None
 
     def read(self) -> AnyArray:
-        """A copy, when it has arrived."""
+        """A copy of the output; waits until it has arrived."""
         return self.array().copy()
 
     def array(self) -> AnyArray:
-        """Waits for it, and returns its pinned memory to the pool."""
+        """The output's array; waits for the copy, then returns its pinned memory to the pool."""
         if self._array is None:
             assert self._landing is not None, "the copy is in flight"
             self._landing.event.wait()
@@ -140,7 +140,7 @@ class Landings:
         landing.event.record()
         output = DeferredOutput(landing, self._free, shape, dtype)
         if len(self._users) == MOST_LANDINGS:
-            self._users.popleft()  # the oldest holds no buffer any more
+            self._users.popleft()  # the oldest user no longer holds a buffer
         self._users.append(ref(output))
         return output
 
@@ -152,15 +152,15 @@ class StagingSlot:
         self.start, self.address = start, pinned.address + start
         self.record = pinned.view(start, record_words(plan), np.dtype(np.uint64))
         self.event = CudaEvent(gpu)
-        self.ticket: ref[CudaLaunch] | None = None  # handle of its last launch,
-        self.launch = 0  # and its number
+        self.ticket: ref[CudaLaunch] | None = None  # handle of the slot's last launch
+        self.launch = 0  # number of the slot's last launch
         self._inputs: dict[str, AnyArray] = {}
         for name, id in plan.inputs:
             type = plan.buffers[id].type
             count = evaluate(type.elements, plan.sizes)
             self._inputs[name] = pinned.view(start + layout.offsets[id], count, type.dtype.numpy)
-        self._small: list[tuple[str, AnyArray]] = []  # views with the shapes of the last launch,
-        self._large: list[tuple[str, AnyArray]] = []  # and those that several threads copy
+        self._small: list[tuple[str, AnyArray]] = []  # views of small inputs, with the shapes of the last launch
+        self._large: list[tuple[str, AnyArray]] = []  # views of inputs that several threads copy
         self._sizes: Mapping[str, int] | None = None  # sizes of the last launch
 
     def fill(self, inputs: Mapping[str, AnyArray], sizes: Mapping[str, int], copies: HostCopies) -> None:
@@ -194,17 +194,17 @@ class StagingRing:
         self._pinned = PinnedMemory(gpu, count * size)
         self._turns = [StagingSlot(gpu, plan, layout, self._pinned, i * size) for i in range(count)]
         self._slot, self._launch = 0, 0
-        self._launched, self._done = 0, 0  # numbers of the last launch, and of the last one known to be done
+        self._launched, self._done = 0, 0  # numbers of the last launch, and of the last launch known to be done
         if any(copies.takes(plan.buffers[id].bytes) for _, id in plan.inputs):
             copies.prepare()
-        self._landings: dict[int, Landings] = {}  # by bytes
+        self._landings: dict[int, Landings] = {}  # bytes of an output -> its pinned buffers
         self._begun_memory = PinnedMemory(gpu, 8)  # number of the last launch that has started, written by its fetch
         self._begun = self._begun_memory.view(0, 1, np.dtype(np.int64))
         read = {load.buffer for k in plan.kernels for load, _ in k.body.reads()} if self.fetches else set()
         # Small outputs that no kernel reads are written directly to the slot.
         self._direct = {b.id for b in layout.small if b.id not in read} if self.fetches else set()
         others = [b for b in layout.small if b.id not in self._direct]
-        # Those that kernels read are copied to the slot by separate kernels, if they are few.
+        # Small outputs that kernels read are copied to the slot by separate kernels, if they are few.
         self._left = others if self.fetches and len(others) <= costs.output_kernels else []
         self._all = [(layout.given_end, layout.small_bytes)] if layout.small else []
         self._copied = self._all if others and not self.fetches else []
@@ -214,7 +214,7 @@ class StagingRing:
         self._sizes: Mapping[str, int] | None = None  # sizes of the last launch
 
     def next(self) -> tuple[int, StagingSlot]:
-        """The next slot and its number, after its previous launch."""
+        """The next slot and its number; waits until the slot's previous launch is done."""
         number = self._slot = (self._slot + 1) % len(self._turns)
         slot = self._turns[number]
         if slot.ticket is not None:
@@ -232,7 +232,7 @@ class StagingRing:
             self.wait_for(slot)  # in case the other slot was never launched
         ticket = None if slot.ticket is None else slot.ticket()
         if ticket is not None:
-            ticket.resolve()  # it may still be read
+            ticket.resolve()  # its outputs may still be read
         slot.ticket = None
 
     def wait_for(self, slot: StagingSlot) -> None:
@@ -243,7 +243,7 @@ class StagingRing:
             self._done = max(self._done, launch)
 
     def wait(self) -> None:
-        """Waits until everything is done."""
+        """Waits until all launches are done."""
         launch = self._launched
         self._gpu.wait()
         self._done = max(self._done, launch)

@@ -14,13 +14,13 @@ from wholestep.errors import DeviceError, OptionError
 
 TYPES: dict[DType, int] = {float32: 0, float16: 2, bfloat16: 14}
 COMPUTE_32F, COMPUTE_TF32, SCALE_32F = 68, 77, 0
-TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8  # attributes of a matmul descriptor,
-BATCH_COUNT, BATCH_STEP = 5, 6  # of a matrix layout,
-MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # and of a preference
-ADD_BIAS = 4  # an epilogue
-ALIGNED = 1 << 16  # stand-in for later addresses: algorithms are chosen by alignment
+TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8  # attributes of a matmul descriptor
+BATCH_COUNT, BATCH_STEP = 5, 6  # attributes of a matrix layout
+MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # attributes of a preference
+ADD_BIAS = 4  # value of EPILOGUE: add a bias
+ALIGNED = 1 << 16  # placeholder for addresses that are not known yet: algorithms are chosen by alignment
 IN_ORDER = 2 | 4  # reduction schemes: split-K partial sums are added by a separate pass in order, not by atomics
-ALIGNMENT = 16  # bytes, of every operand
+ALIGNMENT = 16  # bytes; required of every operand
 
 
 class GemmAlgorithm(ctypes.Structure):
@@ -37,7 +37,7 @@ class GemmAlgorithm(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library; OptionError if it is missing."""
+    """The loaded cuBLASLt library; OptionError if it is missing."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
@@ -99,7 +99,7 @@ class PreparedGemm:
         ]
         if p.bias is not None:
             _set("MatmulDesc", self._desc, EPILOGUE, c_int32(ADD_BIAS))
-            _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(ALIGNED))  # replaced in each call
+            _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(ALIGNED))  # a placeholder, replaced in each call
         self._algorithm = self._choose_algorithm()
 
     def _choose_algorithm(self) -> GemmAlgorithm:

@@ -1,6 +1,6 @@
 """cuDNN operation graphs, through the compiled module of NVIDIA's frontend: the package around it imports torch.
 
-A `Description` is plain data that says what is computed; it needs no library, and it is the cache key of a built plan.
+A `Description` is the computation as plain data; it needs no library, and it is the cache key of a built plan.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def library() -> Any:
 def _module() -> Any:
     """The module, once per process: an import of the whole package, before or after, gets the same one."""
     if MODULE not in sys.modules:
-        package = importlib.util.find_spec("cudnn")  # finds it without importing it
+        package = importlib.util.find_spec("cudnn")  # finds the package without importing it
         folders = None if package is None else package.submodule_search_locations
         spec = PathFinder.find_spec(MODULE, folders)
         if spec is None or spec.loader is None:
@@ -219,7 +219,7 @@ class PreparedGraph:
         return graph
 
     def run(self, addresses: Mapping[str, int], workspace: int, stream: int) -> None:
-        """Enqueues it into a stream; `addresses` maps array names to device addresses."""
+        """Enqueues the graph into a stream; `addresses` maps array names to device addresses."""
         library().set_stream(self._handle, stream)
         pointers = {uid: addresses[name] for name, uid in self._uids.items()}
         if self._number is None:

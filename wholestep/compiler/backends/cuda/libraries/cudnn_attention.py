@@ -21,9 +21,9 @@ from wholestep.compiler.plan.model.bodies import Call
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Operand
 
 STEP, MOST_WIDTH = 8, 128  # cuDNN: the head width is a multiple of the first, and at most the second
-ALIGNMENT = 16  # bytes, of every operand
-SCORES_TILE = 128  # queries and keys: cuDNN stores score gradients in full tiles,
-SPARE_WORKSPACE = 1 << 20  # and may need this many bytes more
+ALIGNMENT = 16  # bytes; required of every operand
+SCORES_TILE = 128  # queries and keys per tile: cuDNN stores score gradients in full tiles
+SPARE_WORKSPACE = 1 << 20  # additional bytes that cuDNN may need
 
 
 def why_not_cudnn(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:

@@ -76,7 +76,7 @@ def _is_for_library(node: Node, tf32_channels: int | None) -> bool:
 
 
 def takes_epilogue(convolution: Node, node: Node, alone: bool, target: str) -> bool:
-    """May a node be fused into a convolution's kernel?  The library's fuses only the rounding for its single reader."""
+    """May a node be fused into a convolution's kernel?  The library fuses only the rounding of its single reader."""
     if not is_for_library(convolution, gpu_target(target)):
         return convolution.op != "conv2d_grad_weight" and convolution.op != "pooled_grad_weight"
     half = convolution.inputs[0].type.dtype

@@ -53,7 +53,7 @@ def load() -> ctypes.CDLL:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library with argument types; UsageError if it is missing."""
+    """The loaded NCCL library, with declared argument types; UsageError if it is missing."""
     try:
         loaded = load()
     except Exception as error:  # the pathfinder raises its own error types
@@ -105,7 +105,7 @@ class Communicator:
     """One rank's view of the communicator; all ranks must issue the same exchanges in the same order."""
 
     def __init__(self, owner: Gpu, rank: int, size: int, id: bytes, timeout: float) -> None:
-        """Joins; TimeoutError if the other ranks have not joined in time."""
+        """Joins the communicator; TimeoutError if the other ranks have not joined in time."""
         self._gpu, self._handle = owner, c_void_p()
         unique_id, errors = UniqueId.from_buffer_copy(id), list[BaseException]()
 
@@ -145,7 +145,7 @@ class Communicator:
         self._close("ncclCommAbort")
 
     def close(self) -> None:
-        """Leaves; no captured graph may still contain its exchanges."""
+        """Leaves the communicator; no captured graph may still contain its exchanges."""
         self._close("ncclCommDestroy")
 
     def _close(self, name: str) -> None:

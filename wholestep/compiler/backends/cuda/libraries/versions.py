@@ -34,7 +34,7 @@ def _cudnn() -> str:
 
     from wholestep.compiler.backends.cuda.libraries.cudnn import PACKAGE, VERSION, library
 
-    library()  # the frontend too
+    library()  # fails unless the frontend is installed too
     ask = ctypes.CDLL(load_nvidia_dynamic_lib("cudnn").abs_path).cudnnGetVersion
     ask.restype = ctypes.c_size_t
     return f"{_version_text(ask(), 10_000)} through {PACKAGE} {VERSION}"
@@ -59,7 +59,7 @@ LIBRARIES: Mapping[str, Callable[[], str]] = {
 }
 
 
-# The same for libraries that only distributed training needs.
+# Name -> function, as above, for libraries that only distributed training needs.
 OF_WORKERS: Mapping[str, Callable[[], str]] = {"NCCL": _nccl}
 
 

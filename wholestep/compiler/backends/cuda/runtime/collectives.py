@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RANKS = "ranks"  # resource: all ranks run their collectives in the same order
 LITTLE = 4 << 10  # bytes up to which everyone receives everything, if all ranks' vectors fit into the extra room
-ALIGNMENT = 16  # bytes, of what one rank sends
+ALIGNMENT = 16  # bytes; alignment of the data that one rank sends
 MOST_PIECES = 100  # pieces per summing launch: `ws_given<400>` of native/ranks.h
 THREADS, MOST_BLOCKS = 256, 1056  # threads per block, and the largest grid
 
@@ -147,7 +147,7 @@ class CollectivePhases:
         parts: Sequence[Sequence[tuple[CollectiveOperand, int, int, int]]] | None = None,
         scatters: bool = False,
     ) -> list[Phase]:
-        """Sends every other rank its part, or all of them everything; adds what they send of this rank's part."""
+        """Sends every other rank its part, or everything; adds the copies of its own part that it receives."""
         count, size = sum(n for *_, n in own), self.size
         apart = self._apart(count)
         sent_parts = parts or [own] * self.ranks
@@ -180,7 +180,7 @@ class CollectivePhases:
 
 
 def phases_of(collective: str, moves: CollectivePhases) -> list[Phase]:
-    """The phases on one rank, without empty pieces."""
+    """The phases of a collective on one rank, without empty pieces."""
     algorithms: Mapping[str, Callable[[], list[Phase]]] = {
         "all_reduce": moves.all_reduce,
         "reduce_scatter": moves.reduce_scatter,
@@ -197,7 +197,7 @@ def _without_empty_pieces(phase: Phase) -> Phase:
 
 
 class Collectives:
-    """The collectives of a program: among the ranks of a line; without one, results are copies of the operands."""
+    """The collectives of a program along one mesh axis; without a group, results are copies of the operands."""
 
     def __init__(self, line: GpuProcessGroup | None, code: Callable[[], CudaModule]) -> None:
         self.line, self._code = line, code

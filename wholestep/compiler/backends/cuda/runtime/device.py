@@ -37,12 +37,12 @@ class CudaDevice:
         self.target, self.gpu = target, gpu(number)
         self.name = f"cuda:{number}"
         self.memory = CudaMemory(self.gpu)
-        self.machine = f"{self.gpu.name}, NVRTC {nvrtc_version()}"  # what the bits of its steps depend on
+        self.machine = f"{self.gpu.name}, NVRTC {nvrtc_version()}"  # the bits of a step depend on both
         self._modules: dict[str, CudaModule] = {}  # shared by all programs, by native file
 
     @property
     def architecture(self) -> str:
-        """What code is compiled for: machine code of this GPU's architecture, or PTX that the driver translates."""
+        """The architecture that code is compiled for: machine code of this GPU, or PTX that the driver translates."""
         kind = kind_of(self.target)
         major, minor = self.gpu.capability
         return kind if kind == f"sm_{major}{minor}" else kind.replace("sm_", "compute_")
@@ -63,7 +63,7 @@ class CudaDevice:
         return self._module("copies.h", options)
 
     def ranks(self, options: CompileOptions) -> CudaModule:
-        """Kernels that add what ranks send."""
+        """Kernels that add the data that ranks send."""
         return self._module("ranks.h", options)
 
     def _module(self, file: str, options: CompileOptions) -> CudaModule:
@@ -73,7 +73,7 @@ class CudaDevice:
         return self._modules[file]
 
     def prepare(self, options: CompileOptions) -> None:
-        """Nothing to do: the compiler is a library."""
+        """Do nothing: NVRTC is a library, which needs no preparation."""
 
     def load(
         self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
@@ -117,7 +117,7 @@ class CudaDevice:
     def _micro_batches_here(
         self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
     ) -> LaunchedMicroBatches:
-        """Micro-batches of simulated ranks: their programs take their rows of each micro-batch themselves."""
+        """The micro-batch program of simulated ranks, whose programs take their rows of each micro-batch themselves."""
         from wholestep.compiler.backends.cuda.runtime.simulated_ranks import GpuRanksProgram
 
         for program in programs:
@@ -149,7 +149,7 @@ _own = [0]  # number of the GPU that `device="cuda"` selects in this process
 
 
 def prefer_gpu(number: int) -> None:
-    """Selects the GPU of `device="cuda"`: the ranks of one machine have one each."""
+    """Selects the GPU of `device="cuda"`: each rank of a machine selects a GPU of its own."""
     _own[0] = number
 
 

@@ -22,7 +22,7 @@ from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.driver.memory import CudaArray
 
-LEAST = 1 << 18  # elements of a state: the host computes fewer in 10 ms, and needs no compiled code
+LEAST = 1 << 18  # elements of a state; fewer elements take the host 10 ms, without compiled code
 ROOM = 1 << 12  # elements of a state that the host may have to recompute
 # Bounds on the difference of two libraries' normal numbers: relative to the number, and, for the cosine, to its radius.
 # Both are fifty times the libraries' errors; one number in half a million is that near to a rounding boundary.
@@ -79,7 +79,7 @@ class HalfCopies:
         self._graph: CudaGraph | None = None
 
     def _is_rounded(self, copy: Buffer) -> bool:
-        """Is it a half-precision copy in the state's own layout?"""
+        """Is the copy a half-precision one in the state's own layout?"""
         return self._plan.buffers[_source(copy)].type.dtype == float32 and copy.type.dtype.is_half and not copy.turned
 
     def renew(self, code: Callable[[], CudaModule]) -> None:

@@ -75,7 +75,7 @@ class Epochs:
         self._data = DeviceMemory(gpu, PLACES * DATA_BYTES)
         self._second = self._second_inputs()
         self._gathering: Gathering | None = None
-        self._looked = False  # has a launch that can gather been looked for?
+        self._looked = False  # was a launch that can gather already searched for?
         size = 8 * self._words * self.steps + LOSS_BYTES * self.steps
         self._pinned = [PinnedMemory(gpu, size) for _ in range(costs.queued_graphs + 1)]
         self._events = [CudaEvent(gpu) for _ in self._pinned]
@@ -113,7 +113,7 @@ class Epochs:
             try:
                 check_indices(self._program.plan, {**epoch.sources, **epoch.whole}, epoch.sizes)
             except IndexRefusedError:
-                return False  # step by step, the session reports which one
+                return False  # run step by step instead, so that the session reports the invalid index
             if size > self._costs.resident_share * self._gpu.free_bytes:
                 words = PLACES * DATA_BYTES // 8
                 host = self._program.host_copies
@@ -142,7 +142,7 @@ class Epochs:
                 yield StepRange.of(epoch, first, slice_losses)
                 first += len(slice_losses)
         finally:
-            self._resident = None  # only the run keeps it, for its other epochs
+            self._resident = None  # only the run keeps the resident data, for its other epochs
 
     def _slice(self, epoch: Epoch, updates: range, seconds: float, losses: list[AnyArray]) -> int:
         """Runs updates until the time is up; appends their losses and returns their number."""
@@ -159,7 +159,7 @@ class Epochs:
         update, slot = first, 0
         while update < end and (update == first or time.monotonic() < deadline):
             left = end - update
-            # Powers of two need few graphs; a persistent kernel runs any number of steps.
+            # Powers of two, so that few graphs are built; a persistent kernel runs any number of steps.
             count = min(most, left if self._persists() else 1 << left.bit_length() - 1)
             if self._program.has_library and epoch.rows_of(update + count - 1) < epoch.batch:
                 count = 1  # with library calls, all steps of a graph have one size
@@ -251,7 +251,7 @@ class Epochs:
         return self._graphs[key]
 
     def _add_step(self, order: Order, i: int, is_last: bool, sizes: Mapping[str, int]) -> None:
-        """Adds one step to a graph; one of its launches also gathers the rows of the next step."""
+        """Adds one step to a graph; one of the step's launches also gathers the rows of the next step."""
         loss, elsewhere = self._losses.address + LOSS_BYTES * i, self._elsewhere if i % 2 else frozenset()
         if i == 0 or self._gathering is None:
             addresses, writes = self._gather_arguments(i)
@@ -273,7 +273,7 @@ class Epochs:
         self._program.add_step(order, self._program.step_addresses(address, record, elsewhere), sizes, gathering)
 
     def _gather_arguments(self, i: int) -> tuple[tuple[int, int], frozenset[Resource]]:
-        """Arguments for gathering the rows of a step, and what that writes: steps alternate between two buffers."""
+        """Arguments for gathering a step's rows, and the buffers written: steps alternate between two buffers."""
         addresses = self._records.address + 8 * self._words * i, self._data.address + i % 2 * DATA_BYTES
         elsewhere = self._elsewhere if i % 2 else frozenset()
         return addresses, frozenset(with_double_buffers(set(self._elsewhere), elsewhere))

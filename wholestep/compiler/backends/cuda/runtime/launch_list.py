@@ -36,11 +36,11 @@ class StepAddresses:
     """Addresses for the kernels of one step."""
 
     address: Callable[[int], int]  # address of a buffer
-    step: int  # address of its record
+    step: int  # address of the step's record
     scratch: int
     counters: int
     arena: int  # base address of library workspaces
-    # double-buffered inputs in their second buffer, which earlier steps do not use
+    # double-buffered inputs of which this step reads the second buffer, which earlier steps do not use
     elsewhere: frozenset[int] = frozenset()
 
 
@@ -75,7 +75,7 @@ class Launches:
     def add(
         self, order: Order, place: StepAddresses, sizes: Mapping[str, int], gathering: Gathering | None = None
     ) -> None:
-        """Adds the launches of one step to a graph; `sizes` are those of a call if a library needs them."""
+        """Adds the launches of one step to a graph; `sizes` are the sizes of this call, if a library needs them."""
         for _, inside in groupby(self.source.launches, key=lambda launch: launch.kernels[0][0].loop):
             launches = list(inside)
             # Launches past the end of a loop that is shorter than at capacity return at once.

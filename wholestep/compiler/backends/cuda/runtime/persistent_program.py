@@ -29,7 +29,7 @@ class Persistent:
     ) -> None:
         self._program, self._gpu, self.input = program, gpu, step.input
         self._text = render_persistent_step(program.plan, step)
-        body = "\n".join([native("gather.h"), native("staying.h"), self._text.text])
+        body = "\n".join([native("gather.h"), native("persistent_step.h"), self._text.text])
         self._module = CudaModule(gpu, compile_kernels(body, architecture, cache))
         self._kernel = CooperativeKernel(gpu, self._module.function(NAME), step.blocks, THREADS, self._text.bytes)
         self._partial = DeviceMemory(gpu, step.partial_bytes)

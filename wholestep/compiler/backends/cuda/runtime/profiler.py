@@ -19,14 +19,14 @@ from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 from wholestep.compiler.backends.gpu.launch_order import Order, Resource
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 
-# Of one graph: kernels of a launch and the event after it; the first event precedes all launches.
+# The launches of one graph: the kernels of each and the event after it; the first event precedes all launches.
 Moments = list[tuple[Sequence[Kernel], CudaEvent]]
 
 
 class GpuKernelTimer:
     """Start and end times of kernels."""
 
-    row = "GPU"  # their row in a trace
+    row = "GPU"  # row of the kernels in a trace
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu, self.moments = gpu, Moments()  # events of the graph under construction
@@ -40,11 +40,11 @@ class GpuKernelTimer:
         self._events, self._launched = [], None
 
     def graph(self, *arguments: Any) -> CudaGraph:
-        """A timed graph; its order must be a `SerialOrder`."""
+        """Adds a graph to be timed; its order must be a `SerialOrder`."""
         return TimedGraph(self, *arguments)
 
     def begins(self, moments: Moments) -> None:
-        """Reads the earlier launch, whose events this one may reuse, and notes the start of this one."""
+        """Reads the times of the earlier launch, whose events this one may reuse, and records the start of this one."""
         self._read()
         self._launched = moments, time.perf_counter()
 

@@ -62,7 +62,7 @@ def _recorder(gpu: Gpu) -> GpuKernelTimer:
 
 
 class ProgramDevice(Protocol):
-    """What a program needs of its device."""
+    """The interface of a device that its programs use."""
 
     gpu: Gpu
     memory: CudaMemory
@@ -78,7 +78,7 @@ class ProgramDevice(Protocol):
         """Kernel that computes half-precision copies of states."""
 
     def ranks(self, options: CompileOptions) -> CudaModule:
-        """Kernels that add what ranks send."""
+        """Kernels that add the data that ranks send."""
 
 
 class CudaProgram(ProgramBase):
@@ -109,7 +109,7 @@ class CudaProgram(ProgramBase):
         self._launches = Launches(self._gpu, plan, self._render, self.functions, collectives)
         self.large_outputs = [name for name, id in plan.outputs if not is_small(plan.buffers[id])]
         self._scalars = PrologueScalars(plan)
-        # Records of single steps; of epochs, with a smaller batch and with a full one.
+        # Step records: of single steps, of epochs with a smaller batch, and of epochs with a full batch.
         self._records, *self._epoch_records = (Records(plan, self._scalars, place.where.seed) for _ in range(3))
         self._lay_out()
         self._epochs: Epochs | None = None
@@ -147,7 +147,7 @@ class CudaProgram(ProgramBase):
 
     @property
     def mapped_bytes(self) -> int:
-        """Its own bytes on the GPU, including those that epochs need, once it has run one."""
+        """The program's own bytes on the GPU; after its first epoch, those that epochs need are included."""
         return self._own.size + (0 if self._epochs is None else self._epochs.mapped_bytes)
 
     def _lay_out(self) -> None:
@@ -158,7 +158,8 @@ class CudaProgram(ProgramBase):
         for id, data in plan.constants:
             self._own.write(self._offsets[id], np.frombuffer(data, np.uint8))
         few = self.launches <= costs_of(plan).run.branched_launches
-        self._in_line = not few and self._line is None  # with ranks, transfers overlap with computation
+        # Is the graph linear?  With ranks it has branches, so that transfers overlap with computation.
+        self._in_line = not few and self._line is None
         # If profiled, all slots share one graph: otherwise another would be built while times are recorded.
         is_short = few and not self.has_library and not self._place.profile
         self._exchange = StagingRing(self._gpu, plan, layout, self._own, is_short, self.host_copies)
@@ -407,7 +408,7 @@ class CudaProgram(ProgramBase):
         return self._launches.count
 
     def begin_slice(self, epoch: Epoch) -> None:
-        """Prepares steps of an epoch: current states, and inputs that are the same in every step."""
+        """Prepares the steps of an epoch: synchronises states, and writes the inputs that all steps share."""
         self._gpu.enter()
         if self._line is not None:
             self._line.step = self._state.step

@@ -52,8 +52,8 @@ class GpuRank(InProcessRank):
         self.users: WeakSet[GraphOwner] = WeakSet()
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
-        """Its position along a mesh axis, and the ranks of all positions."""
-        return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
+        """This rank's position along a mesh axis, and the ranks of all positions."""
+        return self.grid.coordinate(axis, self.rank), self.grid.group(axis, self.rank)
 
 
 class GpuRanks:
@@ -111,7 +111,7 @@ class SimulatedRankProgram(CudaProgram):
 
     @property
     def is_first(self) -> bool:
-        """Does it use the session's own states?"""
+        """Does this rank use the session's own states?"""
         return self._place.memory is None
 
     def sync_states(self) -> None:
@@ -126,7 +126,7 @@ class SimulatedRankProgram(CudaProgram):
             self._copies.renew(lambda: self._device.copies(self._place.where.options))
 
     def begin(self, sizes: Mapping[str, int]) -> tuple[int, StagingSlot]:
-        """Prepares a launch up to its graph; returns its staging slot."""
+        """Prepares a launch except for its graph; returns its staging slot."""
         if sizes is not self._sizes:
             self._resize(sizes)
         self.renew_copies()
@@ -137,7 +137,7 @@ class SimulatedRankProgram(CudaProgram):
         return number if self._exchange.fetches else -1, turn
 
     def end(self, turn: StagingSlot, sizes: Mapping[str, int]) -> CudaLaunch:
-        """Finishes a launch after its graph."""
+        """Finishes a launch after its graph was launched."""
         self._exchange.take(turn)
         ticket = self._last = CudaLaunch(self, turn, sizes)
         turn.ticket = weakref.ref(ticket)
@@ -171,7 +171,7 @@ class GpuRanksProgram(CombinedProgram):
     ) -> None:
         places = team.places(place, plan)
         first = SimulatedRankProgram(device, plan, places[0], meanwhile)
-        self.team, self.seen = team, -1  # version of the states that all ranks have
+        self.team, self.seen = team, -1  # seen: version of the states that all ranks have
         others = [SimulatedRankProgram(device, plan, place, like=first) for place in places[1:]]
         super().__init__(first.plan, [first, *others], first)
         self._first, self._gpu, self._state, self._rank_plan = first, device.gpu, places[0].state, plan
@@ -201,7 +201,7 @@ class GpuRanksProgram(CombinedProgram):
             program.bind(name, array)
 
     def is_in_parts(self) -> None:
-        """Marks its steps as micro-batches of one update."""
+        """Marks the program's steps as micro-batches of one update."""
         for program in self.programs:
             program.share.is_in_parts()
 
@@ -250,11 +250,11 @@ class RankLaunch:
     reads: set[Resource]
     writes: set[Resource]
     add: Callable[[Order, set[Resource], set[Resource]], None]
-    record: Callable[[int], None] | None = None  # for library calls
+    record: Callable[[int], None] | None = None  # function that enqueues a library call
 
     @property
     def is_exchange(self) -> bool:
-        """Is it a transfer between ranks?"""
+        """Is the entry a transfer between ranks?"""
         return RANKS in self.writes
 
 
@@ -293,7 +293,7 @@ class Log(Order):
 
 
 class SimulatedRanksOrder(Order):
-    """An order in which the ranks' resources are distinct."""
+    """A launch order in which the resources of different ranks have different names."""
 
     def __init__(self, nodes: Nodes, plan: Plan, ranks: int) -> None:
         super().__init__(nodes, plan)
@@ -327,7 +327,7 @@ def merge_rank_launches(
             writes = set[Resource]().union(*(writes for _, writes in resources))
             for entry in exchanges:
                 assert entry.record is not None
-                entry.record(0)  # the rank's carrier records the pieces
+                entry.record(0)  # the stand-in for the rank's communicator records the pieces
             collectives.add_sums(order, RankSums(match_transfers(carriers), 0, 0, 1), "int32", reads, writes)
 
 

@@ -57,7 +57,7 @@ def place_launches(draft: Draft, launches: Sequence[Launch]) -> Plan:
 
 
 def renumber_by_launch(draft: Draft, launches: Sequence[Launch]) -> tuple[Kernel, ...]:
-    """Numbers kernels in launch order and stores the launch, and in a chain the position and one block per row."""
+    """Numbers kernels in launch order and stores their launches; in a chain also the position and one block per row."""
     kernels: list[Kernel] = []
     for number, launch in enumerate(launches):
         for part in launch:
@@ -147,7 +147,7 @@ def check_persistent_loop(plan: Plan, launch: Sequence[Kernel]) -> None:
 
 
 def is_chain(plan: Plan, part: Part) -> bool:
-    """Is it a single kernel, or a sound chain whose rows depend on the same rows only?"""
+    """Is a part a single kernel, or a sound chain whose rows depend on the same rows only?"""
     positions = [schedule_of(k).chained for k in part]
     if len(part) == 1:
         return positions == [0]

@@ -86,7 +86,7 @@ def _is_work(draft: Draft, load: Load) -> bool:
 
 
 def may_follow(draft: Draft, chain: Sequence[Kernel], kernel: Kernel) -> bool:
-    """Does a row of a kernel depend on nothing of a chain but the same row?"""
+    """Does each row of a kernel depend on the same row of the chain's kernels only?"""
     extent = row_extent(kernel)
     if row_extent(chain[0]) != extent or chain[0].loop != kernel.loop:
         return False
@@ -108,7 +108,7 @@ def chains_of(draft: Draft, kernels: Sequence[Kernel], predecessors: Mapping[int
     chain_of = {k.id: {k.id} for k in kernels}  # per kernel: the kernels of its chain
 
     def depends_on_itself(chain: set[int]) -> bool:
-        """Would a chain depend on itself, through kernels outside of it?"""
+        """Would a chain depend on itself through kernels outside of the chain?"""
         pending, seen = [o for k in chain for o in predecessors[k] if o not in chain], set(chain)
         while pending:
             for other in chain_of[pending.pop()]:

@@ -46,7 +46,7 @@ def tile_of(costs: AttentionCosts, call: Call, width: Extent, values: Extent) ->
 
 
 def schedule_attention(plan: Draft, kernel: Kernel) -> GpuSchedule:
-    """A library call, or our grid: blocks for tiles of keys, if they have results, then for tiles of queries."""
+    """A library call, or our grid: blocks for tiles of keys, if keys have results, then for tiles of queries."""
     call, axes, sizes = kernel.body, Axes.of(kernel), sizes_in(plan, kernel)
     assert isinstance(call, Call)
     target = target_of(plan)
@@ -84,7 +84,7 @@ ROUTINES = {
         {"dq": _ROW, "dk": _KEY, "dv": _VALUE, "dmask": _PAIR},
     ),
 }
-# in the dtype of the call; all others in the accumulation dtype, or rounded to the call's
+# Operands in the dtype of the call; all others have the accumulation dtype, or are rounded to the dtype of the call.
 OPERANDS = frozenset({"q", "k", "v", "gradient"})
 
 

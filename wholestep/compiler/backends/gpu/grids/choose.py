@@ -25,7 +25,7 @@ from wholestep.compiler.plan.lower.draft import count_work
 from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan
 
-# bytes in which every rank receives the small vectors of all others whole: `cuda/runtime/collectives.py` relies on it
+# Bytes for small vectors, of which every rank receives all: `cuda/runtime/collectives.py` relies on this size.
 EXCHANGE_ROOM = 64 << 10
 
 
@@ -50,7 +50,7 @@ def _schedule_exchange(plan: Draft, kernel: Kernel) -> GpuSchedule:
 
 
 def exchange_workspace(exchange: Exchange, sizes: Mapping[str, int]) -> int:
-    """Workspace bytes for what the other ranks send, however many there are."""
+    """Workspace bytes for the data that the other ranks send; they do not depend on the number of ranks."""
     if exchange.collective not in ("all_reduce", "reduce_scatter"):
         return 0
     return sum(evaluate(load.shape[0], sizes) for load in exchange.operands) * exchange.dtype.size + EXCHANGE_ROOM

@@ -118,16 +118,16 @@ def _tiles(s: Shape, costs: ConvolutionCosts) -> Iterator[ConvTile]:
     pixels = [(s.pool[0], s.pool[1])] if s.pool else [p for p in costs.pixels if p[0] <= s.rows and p[1] <= s.columns]
     for (tall, wide), each, threads in combinations(pixels, costs.outputs, (128, 256)):
         if tall * wide * each > 32 or s.covered_pixels((tall, wide)) > 64 or each >= 2 * s.outputs:
-            continue  # too many registers
+            continue  # the tile needs too many registers
         down, across, most = ceil(s.rows / tall), ceil(s.columns / wide), ceil(s.outputs / each)
         for groups, band in combinations(_parts(most), _parts(down)):
             yield ConvTile((tall, wide), band, across, groups, each, threads)
-        for columns in _parts(across):  # wide images: one row at a time
+        for columns in _parts(across):  # tiles of one row, for wide images
             yield ConvTile((tall, wide), 1, columns, 1, each, threads)
 
 
 def _parts(count: int) -> set[int]:
-    """Sizes of a part if `count` is divided into up to sixteen parts, and one."""
+    """The sizes of the parts if `count` is divided into up to sixteen parts; then 1."""
     return {ceil(count / parts) for parts in range(1, min(count, 16) + 1)} | {1}
 
 
@@ -230,7 +230,7 @@ PRODUCTS = ("conv2d", "conv2d_grad_input", "pooled_grad_input", "conv2d_grad_wei
 
 
 def product_sizes(kernel: Kernel, window: Window) -> tuple[int, Extent, Extent, Extent]:
-    """(groups, m, n, k) of the GEMM that a convolution or an adjoint amounts to."""
+    """(groups, m, n, k) of the GEMM that computes a convolution or an adjoint."""
     groups = window.groups
     if window.op == "conv2d_grad_weight":
         outputs, tall, wide, channels = kernel.axes[:4]

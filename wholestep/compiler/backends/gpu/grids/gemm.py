@@ -57,7 +57,7 @@ def schedule_tiled_gemm(
     static_sizes = [e if isinstance(e, int) else 1 for e in (m, n)]
     static_tiles = -(-static_sizes[0] // 32) * -(-static_sizes[1] // 32)
     depth = evaluate(k, sizes)
-    # A weight gradient sums over pixels: those of one image.
+    # A weight gradient sums over pixels; the static extent is the number of pixels of one image.
     per_sample = evaluate(k, dict.fromkeys(symbols_of((k,)), 1))
     chunk = (
         -(-k // max(1, costs.full_gpu_blocks // static_tiles))

@@ -44,7 +44,7 @@ class Product:
     outer: int = 1
     bias: GemmOperand | None = None  # a row that is added to every row
     workspace: int = 0  # bytes that the library may use
-    adds: bool = False  # does it accumulate into c (beta = 1)?
+    adds: bool = False  # does the product accumulate into c (beta = 1)?
     tf32: bool = False  # are float32 operands rounded to tf32, without their last 13 bits?
 
 
@@ -92,7 +92,7 @@ def least_flops(target: str) -> dict[str, int]:
 
 
 def is_library_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
-    """Is it a product for the library?"""
+    """Is the kernel a product that the library computes?"""
     dot = kernel.body
     assert isinstance(dot, Dot)
     dtype, least = plan.buffers[dot.a.buffer].type.dtype, least_flops(plan.target)

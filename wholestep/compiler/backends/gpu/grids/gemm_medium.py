@@ -15,11 +15,11 @@ from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Space
 
-DEPTH = 16  # k elements per thread group and shared-memory stage: native/middle.h copies them in vectors of four
+DEPTH = 16  # k elements per thread group and shared-memory stage: native/gemm_medium.h copies them in vectors of four
 
 
 def is_medium_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
-    """Is it a product for these tiles?"""
+    """Is the kernel a product that is computed in medium tiles?"""
     dot, axes = kernel.body, kernel.axes
     assert isinstance(dot, Dot)
     target = target_of(plan)
@@ -46,13 +46,13 @@ def flops_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
 
 
 def is_update(plan: Draft, kernel: Kernel) -> bool:
-    """Is it a weight gradient fused with its update, on which no other kernel depends?"""
+    """Is the kernel a weight gradient fused with its update, on which no other kernel depends?"""
     written = {plan.buffers[load.buffer].space for load in kernel.body.stores()}
     return isinstance(kernel.body, Dot) and kernel.loop is None and written <= {Space.STATE, Space.COPY}
 
 
 def is_one_of_many(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
-    """Is it one of so many updates that their tiles together fill a GPU?  They share a launch."""
+    """Is the kernel one of several updates that share a launch, since their tiles together fill a GPU?"""
     if not is_update(plan, kernel):
         return False
     costs = costs_of(plan).gemm

@@ -112,7 +112,7 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
 def _column_packs(
     costs: ReductionCosts, across: Extent, depth: Extent, length: int, reduces: Sequence[Reduce]
 ) -> tuple[int, int]:
-    """Threads of a block along the columns, and adjacent columns per thread.
+    """The threads of a block along the columns, and the adjacent columns per thread.
 
     Several columns per thread, which no bit depends on, if there is enough work.  For few channels with many pixels a
     warp covers several rows at a time.
@@ -121,7 +121,7 @@ def _column_packs(
     if not isinstance(across, int) or across % 8 or not is_packable or len(reduces) > costs.most_packed_sums:
         return WARP, 1
     if across >= THREADS and length <= costs.short_column:
-        return THREADS, 1  # one thread per column, in the order in which the warps would add
+        return THREADS, 1  # one thread per column, which adds in the order of the warps
     if across >= 8 * WARP:
         return WARP, 8 if length * across >= costs.packed_columns else 1
     pixels = evaluate(depth, dict.fromkeys(symbols_of((depth,)), 1))

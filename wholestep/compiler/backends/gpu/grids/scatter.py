@@ -1,4 +1,5 @@
-"""Grids of scatters: one thread per element, one block per row of the target, or a sort of the indices before."""
+"""Grids of scatters: one thread per element, one block per row of the target, or one warp per row after a sort of the
+indices."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ template <class S, int COUNT> struct alignas(sizeof(S) * COUNT) ws_piece {
 template <class T, int ROWS, int TILE, int W, int E> struct ws_heads {
   static constexpr int OWN = ROWS, THREADS = TILE / OWN * 8, PAD = 16 / sizeof(T), ACROSS = TILE / 8;
   static constexpr int WIDE = (W + 3) / 4 * 4 + PAD, TALL = (E + 3) / 4 * 4 + PAD, SQUARE = TILE + PAD;
-  static constexpr int PIECES_W = (W + 31) / 32, PIECES_E = (E + 31) / 32; /* vectors of 4 columns per thread */
+  static constexpr int PIECES_W = (W + 31) / 32, PIECES_E = (E + 31) / 32; /* number of vectors of 4 columns per thread */
   static constexpr int FORWARD = TILE * (2 * WIDE + TALL + SQUARE);
   static constexpr int BACKWARD = TILE * (2 * WIDE + 2 * TALL + 2 * SQUARE + 2);
 };

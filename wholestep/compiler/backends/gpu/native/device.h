@@ -12,9 +12,9 @@ typedef unsigned long long ws_long_word;
 /* Record of a step, in device memory: no kernel and no captured graph contains a size or a learning rate. */
 struct ws_step {
   ws_long_word seed, step;
-  long long position, rows; /* in an epoch: the first row of the update, and its number of rows */
+  long long position, rows; /* in an epoch: first row of the update, number of its rows */
   long long dims[16];
-  double slots[1]; /* as many as the plan has */
+  double slots[1]; /* as many slots as the plan has */
 };
 
 /* Address table of a fused launch: the buffers of all of its kernels. */

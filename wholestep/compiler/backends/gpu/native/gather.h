@@ -7,8 +7,8 @@ struct ws_source {
   long long row_bytes;
 };
 struct ws_data {
-  long long rows;     /* of the whole data set */
-  int shuffled, left; /* is it shuffled; bits of the left half of a position */
+  long long rows;     /* rows of the whole data set */
+  int shuffled, left; /* is the epoch shuffled?  bits of the left half of a position */
   int right, count;   /* bits of the right half; number of inputs */
   ws_long_word keys[6];
   ws_source sources[8];

@@ -41,7 +41,7 @@ template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_other_of(int at) {
   return ALONG_K ? at / 32 / (DEEP / 8) * 4 + at % 32 / 8 : at % WIDE;
 }
 
-/* The same for vectors of four along the contiguous axis: a warp loads 8 of k by 16 of the other axis. */
+/* Position of a vector of four along the contiguous axis: a warp loads 8 of k by 16 of the other axis. */
 template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_k_of_four(int at) {
   return ALONG_K ? at / 32 % (DEEP / 8) * 8 + at % 2 * 4 : at / (WIDE / 4);
 }
@@ -136,7 +136,7 @@ WS_INLINE void ws_product(
     next_b.put(right);
     __syncthreads();
     if (k0 + DEEP < k_to) fetch(k0 + DEEP);
-    if (GROUPS > 1 && k0 + group * TK >= k_to) continue; /* past the end of k for this group */
+    if (GROUPS > 1 && k0 + group * TK >= k_to) continue; /* this group has reached the end of k */
 #pragma unroll
     for (int k = 0; k < TK; k++) {
       T x[RM], y[RN];
@@ -281,7 +281,7 @@ WS_INLINE void ws_row_product(T *memory, A a, B b, E e) {
   constexpr int LINE = (ALONG_K ? PIECE : WIDE) / SIDE, LINES = ALONG_K ? WIDE : PIECE, APART = (ALONG_K ? PIECE : WIDE) + 4;
   T *const tiles = memory, *const given = tiles + STAGES * LINES * APART, *const parts = given + PIECES * PIECE;
   const int t = threadIdx.x, group = t / WIDE, own = t % WIDE;
-  auto fetch = [&](int turn) { /* stages of k within rounds of columns */
+  auto fetch = [&](int turn) { /* nested loops: stages of k within rounds of columns */
     T *const to = tiles + turn % STAGES * (LINES * APART);
     const int k0 = turn % PIECES * PIECE, j0 = turn / PIECES * WIDE;
     if (turn < ROUNDS * PIECES)
@@ -335,7 +335,7 @@ WS_INLINE void ws_row_product(T *memory, A a, B b, E e) {
   ws_copy_wait<0>();
 }
 
-/* The same for a k so short that one group has all of it: one thread per column. */
+/* One row of C, as above, for a k so short that a single group adds all of it: one thread per column. */
 template <class T, int N, int DEPTH, class A, class B, class E> WS_INLINE void ws_short_row_product(A a, B b, E e) {
   for (int j = threadIdx.x; j < N; j += 256) {
     T x[DEPTH], y[DEPTH], sum = 0;

@@ -5,8 +5,8 @@
 template <class T> WS_INLINE T ws_sum_of_ranks(const T *own, const T *others, long long apart, int rank, int ranks) {
   if (ranks == 1) return *own;
   if (ranks == 2) return *own + *others;
-  T left[32];      /* stack of the sums of first halves, */
-  int waiting[32]; /* and the number of ranks in the second halves; 0 once they are being added */
+  T left[32];      /* stack of the sums of first halves */
+  int waiting[32]; /* ranks in each second half; 0 while it is being added */
   int depth = 0, size = ranks, at = 0;
   for (;;) {
     for (; size > 1; size = (size + 1) / 2) waiting[depth++] = size / 2;

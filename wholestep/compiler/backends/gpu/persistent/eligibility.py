@@ -23,9 +23,9 @@ from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan, Space
 
-# features and columns per block, and padded row stride in shared memory: native/staying.h
+# Features and columns per block, and padded row stride in shared memory, as in native/persistent_step.h.
 DEEP, WIDE, APART = 128, 8, 132
-MOST_ROWS = 128  # rows of a batch, added in groups of sixteen: the largest tile of native/staying.h
+MOST_ROWS = 128  # rows of a batch, added in groups of sixteen: the largest tile of native/persistent_step.h
 MOST_DATA = 1 << 31  # rows of the data set: row numbers have 32 bits in native/gather.h
 MOST_OF_KERNEL = 48 << 10  # bytes of shared memory that any other kernel may use without opt-in
 RECORDS = 4  # step records in shared memory (a ring buffer)
@@ -37,7 +37,7 @@ class PersistentStep:
 
     forward: Kernel  # input times weights
     gradient: Kernel  # weight gradient fused with the update
-    # launches; the first is a row chain that reads only its own row of the product
+    # Launches between the two products; the first is a row chain that reads only its own row of the product.
     between: tuple[tuple[Kernel, ...], ...]
     other_updates: tuple[Kernel, ...]  # other kernels of the last launch
     input: int  # buffer of the input rows
@@ -202,7 +202,7 @@ def _is_update(plan: Plan, forward: Kernel, gradient: Kernel) -> bool:
 
 
 def feature_axis(forward: Kernel, gradient: Kernel) -> tuple[int, Load, Load]:
-    """Of the weight gradient: its feature axis, the access to the input rows, and the access to the output gradient."""
+    """The feature axis of the weight gradient, its access to the input rows, and its access to the output gradient."""
     first, dot = forward.body, gradient.body
     assert isinstance(first, Dot)
     assert isinstance(dot, Dot)

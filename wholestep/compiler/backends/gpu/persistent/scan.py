@@ -18,15 +18,15 @@ from wholestep.compiler.ir.types import Extent, evaluate, float32, symbols_of
 from wholestep.compiler.plan.model.bodies import Dot, Nest
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan, Space
 
-PIECE = 128  # k elements per iteration, sixteen for each of eight warps: `WS_LONG_PIECE` of native/loops.h
-APART = 4  # padding elements per row in shared memory, against bank conflicts: `ws_padded` of native/loops.h
+PIECE = 128  # k elements per iteration, sixteen for each of eight warps: `WS_LONG_PIECE` of native/persistent_scan.h
+APART = 4  # padding elements per row in shared memory, against bank conflicts: `ws_padded` of native/persistent_scan.h
 
 
 @dataclass(frozen=True)
 class PersistentScan:
     """A loop that runs as one persistent kernel."""
 
-    kernels: tuple[Kernel, ...]  # of one step, in order
+    kernels: tuple[Kernel, ...]  # kernels of one step, in order
     batch: Extent  # number of rows
     units: int
     rows: int  # rows per block
@@ -34,7 +34,7 @@ class PersistentScan:
     down: int  # blocks along the rows, at capacity
     barriers: frozenset[int]  # positions in `kernels` before which the blocks of the same rows wait at a barrier
     inside: frozenset[int]  # buffers used within one block only: they exist in shared memory alone
-    # Loop-carried buffers: a block reads the elements that it wrote a step before, from a copy in shared memory.
+    # Loop-carried buffers: a block reads the elements that it wrote in the previous step, from a copy in shared memory.
     carried: frozenset[int]
     half_bytes: int  # bytes of shared memory that stage half-precision rows
     bytes: int  # bytes of shared memory in total
@@ -238,7 +238,7 @@ def _block_local_buffers(draft: Draft, kernels: Sequence[Kernel], written: set[i
 
 
 def _loop_carried_buffers(draft: Draft, kernels: Sequence[Kernel], written: set[int]) -> frozenset[int]:
-    """Buffers of which a step reads what the same block wrote in the step before."""
+    """Buffers whose elements a step reads in the block that wrote them in the previous step."""
     result = set[int]()
     for b in written:
         stores = [load for k in kernels for load in k.body.stores() if load.buffer == b]
@@ -317,7 +317,7 @@ def _choose_tile(
 
 
 def tile_of(kernels: Sequence[Kernel], buffer: int, units: int) -> int:
-    """How many elements per unit a block keeps of a buffer in shared memory: as many as the kernel computes."""
+    """The number of a buffer's elements per unit in shared memory: those that the kernel computes."""
     return next(columns_of(k) // units for k in kernels for load in k.body.stores() if load.buffer == buffer)
 
 

@@ -10,14 +10,14 @@ from wholestep.compiler.backends.gpu.strides import start_of, stride_of
 from wholestep.compiler.ir.types import Dim, Extent, bfloat16, float16, float32, float64
 from wholestep.compiler.plan.model.bodies import Call
 
-# operands and results that are read and written row by row
+# Operands and results that are accessed row by row.
 ROWS = frozenset({"q", "k", "v", "gradient", "out", "dq", "dk", "dv"})
 KINDS = {bfloat16: "ws_bf16", float16: "ws_f16", float32: "ws_plain", float64: "ws_plain"}
 PIECE = 16  # bytes of a vector access
 
 
 def is_odd(extent: Extent, each: int) -> bool:
-    """May a size not be a multiple of `each`?"""
+    """Can the size have a value that is not a multiple of `each`?"""
     return any(c % each for _, c in extent.terms) if isinstance(extent, Dim) else bool(extent % each)
 
 

@@ -45,7 +45,7 @@ def render_elements(w: GpuWriter, nest: Nest) -> None:
 
 
 def render_packs(w: GpuWriter, nest: Nest, count: int) -> None:
-    """One vector per thread: it loads all operands before the first store."""
+    """One vector per thread, which loads all operands before the first store."""
     assert nest.vector is not None
     assert len(nest.levels) == 1
     (level,), across = nest.levels, f"({w.axis_extent(nest.vector)}/{count})"

@@ -23,7 +23,7 @@ from wholestep.compiler.plan.model.kernel import Kernel, Plan
 SHARED = re.compile(r"^(\s*)__shared__ (?:__align__\(16\) )?(.+?) (\w+)((?:\[\d+\])+);$")
 NEXT = ", const ws_step *next, const ws_data *data"  # additional parameters of a launch that gathers
 SIZES = {"float": 4, "double": 8, "int": 4, "long long": 8, "ws_byte": 1, "ws_half": 2}
-# CUDA's block coordinates, and their names in a kernel that has only some blocks of a launch.
+# CUDA's block coordinates -> their names in a kernel that has only a part of the launch's blocks.
 OWN = (
     ("blockIdx.x", "block"),
     ("blockIdx.y", "chunk"),
@@ -35,7 +35,7 @@ OWN = (
 
 def size_of(type: str) -> int:
     """Bytes of a type in shared memory."""
-    if type.startswith("ws_best<"):  # a value and a position
+    if type.startswith("ws_best<"):  # a struct of a value and a position
         return 2 * max(4, SIZES[type.removeprefix("ws_best<").removesuffix(">")])
     return SIZES[type]
 
@@ -94,7 +94,7 @@ class KernelCall:
 
     @property
     def address_count(self) -> int:
-        """Number of addresses that it takes from the table."""
+        """The number of addresses that the kernel takes from the table."""
         return len(self.body.buffers) + 2 * bool(schedule_of(self.kernel).scratch)
 
 

@@ -1,4 +1,4 @@
-"""Persistent scan kernel: `native/loops.h` around the epilogues of products and the elementwise kernels.
+"""Persistent scan kernel: `native/persistent_scan.h` around the epilogues of products and the elementwise kernels.
 
 each block loads its columns of the weights into shared memory
 for each step:
@@ -140,7 +140,7 @@ class LoopWriter(GpuWriter):
 
 
 def _early(kernel: Kernel, written: set[int]) -> Iterator[Instr]:
-    """Loads that no step of the loop writes: they can be issued while blocks wait at a barrier."""
+    """Loads of values that no step of the loop writes: they can be issued while blocks wait at a barrier."""
     loaded = set[int]()
     (level,) = kernel.levels
     for i in (*level.row, *level.body):
@@ -153,7 +153,7 @@ def _early(kernel: Kernel, written: set[int]) -> Iterator[Instr]:
 
 @dataclass(frozen=True)
 class PersistentScanText:
-    """Source of a loop, named NAME, and the buffers of each of its kernels."""
+    """The source of a loop, as a function named NAME, and the buffers of each of its kernels."""
 
     text: str
     buffers: tuple[tuple[int, ...], ...]
@@ -280,7 +280,7 @@ def _main(plan: Plan, loop: PersistentScan, buffers: Sequence[Sequence[int]]) ->
 
 def _barrier(w: LoopWriter, loop: PersistentScan, position: int, read: Callable[[int, str], str]) -> None:
     """Emits a split barrier of the blocks with the same rows; the next kernels' loads are issued while they wait."""
-    condition = "if (turn) " if position == 0 else ""  # nothing to wait for before the very first kernel
+    condition = "if (turn) " if position == 0 else ""  # the very first kernel has no predecessor to wait for
     barriers, count = sorted(loop.barriers), len(loop.kernels)
     following = next((m for m in barriers if m > position), barriers[0] + count)
     w.emit(f"{condition}ws_arrive(here);")

@@ -1,4 +1,4 @@
-"""Persistent training step: `native/staying.h` around the epilogues of products.
+"""Persistent training step: `native/persistent_step.h` around the epilogues of products.
 
 for each step:
   partial sums of one chunk of features, all rows, eight columns                     | grid barrier
@@ -182,7 +182,7 @@ def count_of(calls: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> int:
 
 
 def addresses(calls: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[int]:
-    """The buffer of each address; -1 for scratch memory and its counters."""
+    """The buffer behind each address of the table; -1 for scratch memory and its counters."""
     return [b for _, buffers, scratch in calls for b in (*((-1, -1) if scratch else ()), *buffers)]
 
 
@@ -195,7 +195,7 @@ def _weight_offset(step: PersistentStep) -> str:
 
 
 def _middle(number: int, each: PersistentPhase, start: int) -> str:
-    """One phase; the first one starts with the epilogue of the first product."""
+    """Emits one phase of the step; the first phase starts with the epilogue of the first product."""
     row = "" if number else f"{NAME}_row(step, partial, block, given);\n      __syncthreads();\n      "
     return f"""    for (int block = blockIdx.x; block < {each.blocks}; block += gridDim.x) {{
       {row}{each.function}(step, memory, block, given + {start});

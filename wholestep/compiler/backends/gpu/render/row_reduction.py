@@ -26,7 +26,7 @@ from wholestep.compiler.plan.model.bodies import Nest
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Reduce
 
 LEAVES = ("load", "const", "scalar", "index")
-LEAST_OPS = 2  # operations of a value worth a register: cheaper ones are recomputed
+LEAST_OPS = 2  # fewest operations of a value that is kept in a register; cheaper values are recomputed
 
 
 def render_rows(w: GpuWriter, nest: Nest) -> None:
@@ -58,7 +58,7 @@ class RowLevels:
     def __init__(self, w: GpuWriter, nest: Nest) -> None:
         self.w, self.nest = w, nest
         self.count, self.costs = w.schedule.vector, costs_of(w.plan).reductions
-        words = self.costs.register_words  # per thread, for one value
+        words = self.costs.register_words  # registers per thread for one value
         length = 1 if nest.vector is None else w.kernel.axes[nest.vector]
         self.length = length if isinstance(length, int) else None
         across = w.schedule.width * self.count
@@ -168,7 +168,7 @@ class RowLevels:
                 if not is_register_resident(w.plan, w.kernel, self.nest, w.schedule, i):
                     continue
                 if m > n and any(index.value is not None for index in i.load.index):
-                    continue  # the address is not computed yet
+                    continue  # the load's address is not computed yet
                 name = self.declare(i)
                 with self.over_packs():
                     self.packs.read(i.load, f"{name}[j]", declare=False)
@@ -185,7 +185,7 @@ class RowLevels:
 
     @contextmanager
     def over_packs(self) -> Iterator[None]:
-        """The enclosed line runs for each vector of this thread, which starts at `base`."""
+        """Emits a loop in which the enclosed lines run for each vector of this thread, which starts at `base`."""
         w = self.w
         w.emit("#pragma unroll")
         with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):

@@ -34,7 +34,7 @@ def render_scatter(w: GpuWriter) -> None:
         return
     w.emit(f"const {w.int} rows = {w.extent(target.shape[at])}, each = {w.count(row_axes)};")
     loop = over_elements(w, ()).replace("total", "rows*each")
-    w.lines.pop()  # `total` does not apply: the loop runs over rows * each
+    w.lines.pop()  # drops the declaration of `total`: the loop runs over rows * each
     with w.block(loop):
         w.emit(f"const {w.int} place = at / each, other = at % each;")
         w.decompose("other", row_axes)

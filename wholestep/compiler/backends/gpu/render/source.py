@@ -57,11 +57,11 @@ class Rendered:
 
     function: str  # "" if a library does all of it
     kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
-    shares: bool = False  # is it a fused launch, whose buffers are passed in a table?
+    shares: bool = False  # is the launch fused, so that buffers are passed in a table?
     gathers: int = 0  # blocks that meanwhile gather the rows of the next step
     before: str = ""  # function with the same arguments that runs first: it sorts the indices of a scatter
     shared: int = 0  # bytes of dynamic shared memory per block
-    together: bool = False  # is it a persistent loop, whose blocks must be co-resident?
+    together: bool = False  # is the launch a persistent loop, whose blocks must be co-resident?
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -121,7 +121,7 @@ def native(name: str) -> str:
 
 
 def write_kernel(plan: Plan, kernel: Kernel) -> GpuWriter:
-    """A writer that contains the lines of the kernel."""
+    """The writer of a kernel, after all lines were emitted."""
     writer = GpuWriter(plan, kernel)
     (render_row_chain if schedule_of(kernel).chained else RENDER[kernel.kind])(writer)
     return writer
@@ -250,7 +250,15 @@ def work_of_a_block(part: Sequence[Kernel]) -> float:
     return sum(k.flops + k.bytes for k in part) / schedule.blocks / schedule.chunks
 
 
-PRIMITIVES = ("device.h", "product.h", "middle.h", "window.h", "attention.h", "loops.h")  # headers of every plan
+# Headers that the translation unit of every plan contains.
+PRIMITIVES = (
+    "device.h",
+    "product.h",
+    "gemm_medium.h",
+    "window.h",
+    "attention.h",
+    "persistent_scan.h",
+)
 
 
 def with_primitives(text: str, machine: str) -> str:

@@ -142,7 +142,7 @@ class GpuWriter(CStyleWriter):
     # -- the function ----------------------------------------------------------------------------------------------
     @property
     def buffers(self) -> tuple[int, ...]:
-        """The buffers of its parameters, in order."""
+        """The buffers of the kernel's parameters, in order."""
         return tuple(b for b in self.params if b not in self.work)
 
     def parameters(self) -> list[str]:
@@ -154,7 +154,7 @@ class GpuWriter(CStyleWriter):
         return "\n".join([f"static __device__ __forceinline__ {head} {{", *lines, "}"])
 
     def _table_declarations(self) -> list[str]:
-        """Declarations of its buffers, loaded from an address table."""
+        """Declarations of the kernel's buffers, loaded from an address table."""
         types = [(STORED[self.plan.buffers[b].type.dtype], self.params[b]) for b in self.buffers]
         return [f"  {type} *const {x} = ({type} *)given[{i}];" for i, (type, x) in enumerate(types)]
 
@@ -168,7 +168,7 @@ class GpuWriter(CStyleWriter):
         return "\n".join([head, "  ws_wait_for_others();", *self.size_declarations(), *self.lines, "}"])
 
     def size_declarations(self) -> list[str]:
-        """Declarations of the dimensions and scalars that its lines use of a step record."""
+        """Declarations of the dimensions and scalars of the step record that the kernel's lines use."""
         text, head = "\n".join(self.lines), []
         last = len(self.symbols) - 1
         loop = None if self.kernel.loop is None else self.plan.loops[self.kernel.loop]

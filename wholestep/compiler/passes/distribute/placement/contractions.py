@@ -110,7 +110,7 @@ def multilinear(rule: PlacementRule) -> PlacementRule:
 
 
 def convolution_rule(weight: int) -> PlacementRule:
-    """Row-wise, if the weight (the input of this index) is replicated."""
+    """The rule of an op that is row-wise if its weight (the input of this index) is replicated."""
 
     def rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
         if not isinstance(inputs[weight], Replicated):
@@ -121,7 +121,7 @@ def convolution_rule(weight: int) -> PlacementRule:
 
 
 def weight_gradient_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """A sum over the images."""
+    """The rule of an op whose result is a sum over the images."""
     placement = per_image_rule(node, inputs, axis)
     return Partial() if placement == Sharded(0) else placement
 

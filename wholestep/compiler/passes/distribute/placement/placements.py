@@ -44,7 +44,7 @@ class MeshAxis:
 
 @dataclass(frozen=True)
 class Replicated:
-    """The same value on every rank; along the data axis: independent of the batch."""
+    """Every rank has the same value; along the data axis: independent of the batch."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Sharded:
 
     @staticmethod
     def of_blocks(axis: int, widths: Sequence[int]) -> Sharded:
-        """Consecutive blocks of these widths."""
+        """The sharding of an axis that consists of consecutive blocks of these widths."""
         return Sharded(axis, len(widths), tuple(widths) if len(set(widths)) > 1 else ())
 
     def at(self, axis: int) -> Sharded:
-        """The same along another axis."""
+        """The same sharding along another axis."""
         return replace(self, axis=axis)
 
     def block_widths(self, extent: Extent) -> tuple[int, ...] | None:
@@ -107,14 +107,14 @@ PlacementRule = Callable[[Node, Sequence[Placement], MeshAxis], Placement]
 
 
 def is_refused(placement: Placement) -> bool:
-    """Is it a placement (or does a tuple contain one) that no rank can compute its part of?"""
+    """Is the placement Mixed (or does a tuple contain Mixed), so that no rank can compute its part?"""
     if isinstance(placement, TuplePlacement):
         return any(map(is_refused, placement.results))
     return isinstance(placement, Mixed | SumOfRatios)
 
 
 def placement_of_shape(node: Node, shape: Shape, axis: MeshAxis) -> Placement:
-    """The placement of a new value (an input, random numbers, a broadcast), from the axes that mention the batch."""
+    """The placement of a new value (an input, random numbers, a broadcast), from the axes that depend on the batch."""
     batch_axes = [d for d, extent in enumerate(shape) if axis.mentions(extent)]
     if not batch_axes:
         return Replicated()

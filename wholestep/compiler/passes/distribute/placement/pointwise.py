@@ -63,7 +63,7 @@ def elementwise_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) ->
 
 
 def linear_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """add, sub, neg, stop_gradient: a linear function of Partial values is Partial."""
+    """The rule of add, sub, neg and stop_gradient: a linear function of Partial values is Partial."""
     distinct = set(inputs)
     if distinct == {Partial()}:
         return Partial()
@@ -73,7 +73,7 @@ def linear_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Plac
 
 
 def multilinear_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """Linear in each operand if all others are Replicated (mul)."""
+    """The rule of mul: linear in each operand if the other one is Replicated."""
     varying = [placement for placement in inputs if placement != Replicated()]
     if varying in ([Partial()], [SumOfRatios()]):
         return varying[0]
@@ -87,7 +87,7 @@ def div_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placeme
 
 
 def where_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """Partial if the condition is Replicated and each branch is Partial or 0."""
+    """The rule of where: Partial if the condition is Replicated and each branch is Partial or 0."""
     branches = zip(inputs[1:], node.inputs[1:], strict=True)
     nonzero = {placement for placement, x in branches if placement != Replicated() or constant_value(x) != 0}
     if inputs[0] == Replicated() and nonzero == {Partial()}:

@@ -66,7 +66,7 @@ def _blame_composite(node: Node, placement: Placement) -> Placement:
 
 
 def _norm_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """layer_norm, rms_norm: row-wise, unless the normalized axis itself, the last one, is sharded."""
+    """The rule of layer_norm and rms_norm: row-wise, unless the last axis, which is normalized, is sharded."""
     x, *affine = inputs
     if isinstance(x, Sharded) and x.axis < node.type.rank - 1 and all(k == Replicated() for k in affine):
         return x
@@ -74,7 +74,7 @@ def _norm_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Place
 
 
 def _norm_gradient_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """The gradients of weight and bias are sums over the rows."""
+    """The rule of a norm's gradients: those of weight and bias are sums over the rows."""
     x, *weight, upstream = inputs
     sharding = common_sharding([x, upstream])
     if sharding is None or sharding.axis == node.inputs[0].type.rank - 1 or any(k != Replicated() for k in weight):
@@ -83,7 +83,7 @@ def _norm_gradient_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis)
 
 
 def _attention_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """Independent along the leading axes, usually batch and heads."""
+    """The rule of attention: independent along the leading axes, usually batch and heads."""
     sharding = common_sharding(inputs)
     if sharding is None or sharding.axis >= node.inputs[0].type.rank - 2:
         return _decomposition_rule(node, inputs, axis)
@@ -100,7 +100,7 @@ def _item_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Place
 
 
 def _collective_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """Along this mesh axis it replicates its result.  Along the other one, the ranks hold the same part."""
+    """The rule of collectives: the result is replicated along their mesh axis; along the other the placement stays."""
     if getattr(node.attrs, "axis", DATA) != axis.name:
         placements = tuple(_other_axis_placement(node, placement) for placement in inputs)
     elif any(isinstance(placement, Sharded) for placement in inputs):
@@ -111,7 +111,8 @@ def _collective_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) ->
 
 
 def _other_axis_placement(node: Node, placement: Placement) -> Placement:
-    """Linear in its operand, so the placement stays; but a scatter or gather must not be along the sharded axis."""
+    """The placement along a mesh axis that the collective does not use: unchanged, since it is linear; but it must not
+    scatter or gather along the sharded axis."""
     kinds = {node.op, getattr(node.attrs, "kind", "")}
     if isinstance(placement, Sharded) and placement.axis == 0 and kinds & {"reduce_scatter", "all_gather"}:
         return Mixed(node, "concatenates rows of the batch by their position")
@@ -122,7 +123,7 @@ def _other_axis_placement(node: Node, placement: Placement) -> Placement:
 
 
 def _scan_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """A scan is row-wise if its body is, and if the placements of its carries are a fixpoint of the body."""
+    """The rule of scan: row-wise if its body is, and if the placements of its carries are a fixpoint of the body."""
     attrs = attrs_of(node, at.ScanAttrs)
     first, last = attrs.carries, attrs.carries + attrs.sequences
     step_inputs = [_step_placement(node, placement) for placement in inputs[first:last]]
@@ -159,7 +160,7 @@ def _step_placement(node: Node, placement: Placement) -> Placement:
 
 
 def _custom_gradient_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """The placements of its results pass through, if its gradient graph maps placements as a gradient must."""
+    """The rule of custom_gradient: placements pass through, if its gradient graph maps them as a gradient must."""
     attrs = attrs_of(node, at.CustomGradientAttrs)
     results, arguments = inputs[: attrs.results], [inputs[i] for i in attrs.arguments]
     if SumOfRatios() in {*results, *arguments}:
@@ -217,7 +218,7 @@ PLACEMENT_RULES: dict[str, PlacementRule] = {
     **dict.fromkeys(ops_with(Trait.ELEMENTWISE), pointwise.elementwise_rule),
     **dict.fromkeys(("add", "sub", "neg", "stop_gradient"), pointwise.linear_rule),
     "mul": pointwise.multilinear_rule,
-    **dict.fromkeys(("div", "ratio"), pointwise.div_rule),
+    **dict.fromkeys(ops_with(Trait.QUOTIENT), pointwise.div_rule),
     "where": pointwise.where_rule,
     "cast": pointwise.cast_rule,
     "by_mode": lambda node, inputs, axis: inputs[0],

@@ -58,7 +58,7 @@ def expand_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Plac
 
 
 def slice_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """Along the sharded axis, a slice of consecutive blocks."""
+    """The rule of slice: along the sharded axis it must consist of consecutive blocks."""
     (placement,), a = inputs, attrs_of(node, at.SliceAttrs)
     if not isinstance(placement, Sharded):
         return placement
@@ -84,7 +84,7 @@ def _slice_blocks(sharding: Sharded, extent: Extent, start: Extent, stop: Extent
 
 
 def pad_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """Along the sharded axis, padding by complete blocks."""
+    """The rule of pad: along the sharded axis it must add complete blocks."""
     (placement,), a = inputs, attrs_of(node, at.PadAttrs)
     if placement == Partial() and a.value != 0:
         return Mixed(node, "adds a constant to a sum over the batch")
@@ -98,7 +98,8 @@ def pad_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placeme
 
 
 def concat_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """Along the sharded axis, the blocks of the operands follow each other; batches are not concatenated."""
+    """The rule of concat: along the sharded axis, the blocks of the operands follow each other, but batches cannot be
+    concatenated."""
     along = attrs_of(node, at.ConcatAttrs).axis
     shardings = [k for k in inputs if isinstance(k, Sharded) and k.axis == along]
     if not shardings:

@@ -25,7 +25,7 @@ from wholestep.compiler.passes.distribute.tensor_parallel.reshard import LocalVa
 
 OperandRule = Callable[[LocalValues, Node], Sequence[Placement] | None]
 
-# Linear ops that partial sums pass through unreduced.
+# Linear ops, whose operands may be unreduced partial sums.
 LINEAR = frozenset({"add", "sub", "neg", "cast", "reshape", "permute", "slice", "sum"})
 
 
@@ -55,7 +55,7 @@ def _elementwise(values: LocalValues, node: Node) -> Sequence[Placement] | None:
 
 
 def _first_sharded(values: LocalValues, node: Node) -> Sequence[Placement] | None:
-    """The first operand as it is sharded, all others replicated."""
+    """The first operand keeps its sharding, all others are replicated."""
     first = values.placements[node.inputs[0]]
     return [first, *[Replicated()] * (len(node.inputs) - 1)] if isinstance(first, Sharded) else None
 
@@ -82,7 +82,7 @@ def _norm_gradient(values: LocalValues, node: Node) -> Sequence[Placement] | Non
 
 
 def _attention(values: LocalValues, node: Node) -> Sequence[Placement] | None:
-    """Sharded along a leading axis, usually the heads; along sequence or head size it needs replicated operands."""
+    """Attention may be sharded along a leading axis, usually the heads, but not along sequence or head size."""
     q, k = node.inputs[:2]
     shardings = values.shardings(node.inputs[:3])
     if not shardings or shardings[0].axis >= q.type.rank - 2:
@@ -95,7 +95,7 @@ def _attention(values: LocalValues, node: Node) -> Sequence[Placement] | None:
 
 
 def _matmul(values: LocalValues, node: Node) -> Sequence[Placement] | None:
-    """If the shardings of the operands are incompatible, that of the larger one is used and the smaller is gathered."""
+    """If the operands' shardings are incompatible, the larger operand stays sharded and the smaller one is gathered."""
     by_size = sorted((0, 1), key=lambda i: -comparable_size(node.inputs[i]))
     placements = [values.placements[i] for i in node.inputs]
     larger = next((i for i in by_size if isinstance(placements[i], Sharded)), None)

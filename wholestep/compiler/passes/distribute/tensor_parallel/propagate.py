@@ -68,7 +68,7 @@ class ShardingPropagation(LocalValues):
         )
 
     def in_placement_of_state(self, node: Node, state: Node | None) -> Node:
-        """A new value in the placement of its state."""
+        """The new value of a state, in the placement of the state."""
         return self.in_placement(node, Replicated() if state is None else self.placements[state])
 
     def place(self, node: Node) -> None:
@@ -104,7 +104,7 @@ class ShardingPropagation(LocalValues):
         return self._replicate_op(node)
 
     def _state(self, node: Node) -> PlacedValue:
-        """A marked state is declared in its shard's shape."""
+        """The declaration of a marked state, in the shape of its shard."""
         a = attrs_of(node, at.StateAttrs)
         cut = AxisSplit.of(a.split)
         sharding = Sharded(cut.axis, cut.blocks, cut.widths)
@@ -112,7 +112,7 @@ class ShardingPropagation(LocalValues):
         return Node(node.op, (), replace(a, type=local_type, whole=a.type.shape), node.name, node.line), sharding
 
     def _replicate_op(self, node: Node) -> PlacedValue | tuple[PlacedValue, ...]:
-        """Every rank computes the op from replicated operands."""
+        """The op over replicated operands, computed by every rank."""
         result = node.with_inputs([self.replicate(i) for i in node.inputs])
         if isinstance(node.result, TensorType):
             return result, Replicated()
@@ -127,7 +127,7 @@ class ShardingPropagation(LocalValues):
         return results[0] if isinstance(node.result, TensorType) else results
 
     def _max_of_shards(self, node: Node) -> Node:
-        """Along the sharded axis: the maximum of the all-gathered local maxima."""
+        """A maximum along the sharded axis: that of the all-gathered local maxima."""
         local_max = node.with_inputs([self.local_values[i] for i in node.inputs])
         parts = b.reshape(local_max, (1, *local_max.type.shape))
         return b.max_axes(b.make("all_gather", (parts,), at.GroupAttrs(self.ranks, MODEL)), (0,))

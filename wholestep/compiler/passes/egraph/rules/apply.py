@@ -59,7 +59,7 @@ def _apply(rule: Rule, left: Apply, right: Tree, node: Node, operands: Sequence[
 
 @dataclass
 class _Match:
-    """What the variables of a left side stand for."""
+    """The bindings of a left side's variables."""
 
     tensors: dict[str, Node] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)  # packed attributes, and the codes of types

@@ -97,7 +97,7 @@ def _eps(p: InstanceProfile) -> list[float]:
 
 
 def _norm(op: str, most: int) -> Instances:
-    """Norms over rows, if the program divides by their width."""
+    """The norms over rows whose width the program divides by."""
 
     def instances(p: InstanceProfile) -> Iterator[Instance]:
         for dtype in p.dtypes:
@@ -228,7 +228,7 @@ INSTANCES: dict[str, Instances] = {
     "attention_grad": _attention_grad,
 }
 # Composites that cannot be recognized alone, since their definition does not read all inputs.
-UNNAMED = frozenset({"attention_lse"})  # it does not read the values; it is recognized as part of a gradient
+UNNAMED = frozenset({"attention_lse"})  # this one does not read the values; it is recognized as part of a gradient
 _LAYERS = frozenset(
     f"{name}{part}"
     for name in ("layer_norm", "rms_norm", "group_norm", "batch_norm", "attention")

@@ -30,11 +30,11 @@ class Constructor:
 
     head: str
     children: int
-    kinds: tuple[str, ...]  # "i64" or "f64"
+    kinds: tuple[str, ...]  # kinds of the attribute slots: "i64" or "f64"
 
     @property
     def symbol(self) -> str:
-        """Its name in egglog, with a prefix that avoids egglog's own functions."""
+        """The constructor's name in egglog, with a prefix that avoids the names of egglog's own functions."""
         return symbol(self.head)
 
     def declaration(self) -> str:
@@ -49,7 +49,7 @@ class EmittedRule:
     relation: str
     ruleset: str
     text: str
-    tensors: tuple[str, ...]  # the root first
+    tensors: tuple[str, ...]  # variables of tensors, the root first
     numbers: tuple[tuple[str, str], ...]  # (variable, kind) of attributes, constants and types
     heads: tuple[Constructor, ...]
     types: Types

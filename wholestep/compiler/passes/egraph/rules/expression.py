@@ -192,7 +192,7 @@ def _evaluate(e: ast.expr, bindings: Mapping[str, Value]) -> Any:
             return all(_evaluate(v, bindings) for v in values)
         case ast.Call(func=ast.Name(id=name), args=args):
             return _FUNCTIONS[name][0](*(_evaluate(a, bindings) for a in args))
-    raise AssertionError(f"no expression of a law: {ast.unparse(e)}")
+    raise AssertionError(f"expected an expression over attributes and constants in a law; received {ast.unparse(e)}")
 
 
 def _egglog(e: ast.expr, name: Callable[[str], str]) -> str:
@@ -204,9 +204,9 @@ def _egglog(e: ast.expr, name: Callable[[str], str]) -> str:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
             return repr(-value)
         case ast.UnaryOp(op=ast.USub(), operand=x):
-            return f"(neg {_egglog(x, name)})"  # for floats; egglog has no integer negation
+            return f"(neg {_egglog(x, name)})"  # a float: egglog has no integer negation
         case ast.BinOp(left=x, op=op, right=y) | ast.Compare(left=x, ops=[op], comparators=[y]):
             return f"({_BINARY[type(op)][1]} {_egglog(x, name)} {_egglog(y, name)})"
         case ast.Call(func=ast.Name(id=n), args=args):
             return _FUNCTIONS[n][1](*(_egglog(a, name) for a in args))
-    raise AssertionError(f"no expression of a law: {ast.unparse(e)}")
+    raise AssertionError(f"expected an expression over attributes and constants in a law; received {ast.unparse(e)}")

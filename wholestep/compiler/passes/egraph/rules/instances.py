@@ -30,7 +30,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class InstanceProfile:
-    """Collected from the reductions, composites and constants of a graph."""
+    """The profile of a program, from its reductions, composites and constants."""
 
     dtypes: tuple[DType, ...]
     labels: tuple[DType, ...]  # integer dtypes
@@ -159,7 +159,7 @@ def _flags(node: Node) -> at.MatmulAttrs:
 
 
 def _groupings(graph: IRGraph) -> Iterator[tuple[TensorType, int]]:
-    """(N, C, ...) as (N, groups, elements of a group), or as (N, groups, C / groups, ...)."""
+    """The reshapes of (N, C, ...) to (N, groups, elements of a group) or (N, groups, C / groups, ...)."""
     for n in graph.nodes:
         if n.op != "reshape" or n.inputs[0].type.rank < 2 or n.type.rank < 3 or not _laws_hold(n.type.dtype):
             continue

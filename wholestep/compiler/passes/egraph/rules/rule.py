@@ -31,7 +31,7 @@ class RuleScope(enum.Enum):
     """Where a rule may run."""
 
     ANYWHERE = "anywhere"
-    STEP = "whole step"  # only after autodiff: before, it would change a gradient, or could not match
+    STEP = "whole step"  # only after autodiff: before, the rule would change a gradient, or could not match
 
 
 Sample = tuple[int | str, ...] | int | float  # the shape of a tensor or type; the value of an attribute or constant
@@ -52,7 +52,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Rule:
-    """left = right, read from left to right."""
+    """A rewrite rule: an equation, applied from left to right."""
 
     name: str
     family: str

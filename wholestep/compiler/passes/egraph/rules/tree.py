@@ -95,7 +95,9 @@ def _tree(e: ast.expr) -> Tree:
             return Number(Expression(value), type=_type_name(rest))
         case ast.Call(func=ast.Name(id=op), args=args):
             return _call(op, args)
-    raise AssertionError(f"not a term of a law: {ast.unparse(e)}")
+    raise AssertionError(
+        f"expected a tensor, a number, an operator or a call of an op in a law; received {ast.unparse(e)}"
+    )
 
 
 def _call(op: str, args: list[ast.expr]) -> Apply:

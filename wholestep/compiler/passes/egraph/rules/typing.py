@@ -31,7 +31,7 @@ class Types:
         return self._find(name)
 
     def _key(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> object:
-        """A variable is one tensor in all its occurrences; a constant has the type of its own position."""
+        """The key of a subtree's type: equal for all occurrences of a variable, but not for those of a constant."""
         if isinstance(tree, Variable):
             return tree
         if tree.type:

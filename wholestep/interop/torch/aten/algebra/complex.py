@@ -25,7 +25,7 @@ def _kind(r: AtenRecorder) -> str:
 
 
 def parts(r: AtenRecorder, x: Any, kind: str) -> tuple[Any, Any]:
-    """Real and imaginary part, tensors or numbers; the imaginary part of a real number is None."""
+    """The real and the imaginary part, tensors or numbers; the imaginary part of a real number is None."""
     if isinstance(x, Pair):
         return x.real.astype(kind), x.imag.astype(kind)
     if isinstance(x, torch.Tensor) and x.is_complex():
@@ -64,14 +64,15 @@ def _part(r: AtenRecorder, x: Any, which: int) -> Any:
         return torch.view_as_real(x.resolve_conj())[..., which].contiguous()
     if isinstance(x, complex):
         return (x.real, x.imag)[which]
-    if which and isinstance(x, Tensor) and x.dtype.is_float:  # whole numbers and conditions are indices and masks
+    if which and isinstance(x, Tensor) and x.dtype.is_float:  # integers and booleans are indices and masks
         return ws.zeros_like(x)
     if which and isinstance(x, torch.Tensor) and x.is_floating_point():
         return torch.zeros_like(x)
     return x
 
 
-_WITH_NUMBER = ("full", "full_like", "masked_fill", "constant_pad_nd")  # the imaginary part of a real number is 0
+# ops with a real scalar, whose imaginary part is 0
+_WITH_NUMBER = ("full", "full_like", "masked_fill", "constant_pad_nd")
 
 
 def _register(name: str) -> None:
@@ -228,7 +229,7 @@ def _factor(r: AtenRecorder, sizes: Sequence[int], normalization: int) -> float:
 
 
 def _turns(n: int, m: int, kind: str) -> tuple[Any, Any]:
-    """cos and sin of 2πjk/n for the j-th of n and the k-th of m."""
+    """The matrices cos and sin of 2πjk/n for rows j < n and columns k < m."""
     angle = 2.0 * math.pi / n * (np.outer(np.arange(n), np.arange(m)) % n)
     return np.cos(angle).astype(kind), np.sin(angle).astype(kind)
 

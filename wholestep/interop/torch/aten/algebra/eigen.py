@@ -1,6 +1,6 @@
-"""Eigenvalues and singular values of small matrices, by rotations; their gradients are those that torch gives.
+"""Eigenvalues and singular values of small matrices by Jacobi rotations, with torch's gradients.
 
-Signs of vectors are nobody's: LAPACK has its own.  What depends on them differs from torch, what does not is equal.
+Signs of eigenvectors are arbitrary: results that depend on them differ from torch's, others are equal.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
-MOST = 64  # rows: a sweep is a round for each
-SWEEPS = 14  # rotations converge quadratically: matrices of 64 rows are done to the last digit of float64 after ten
+MOST = 64  # the most rows: a sweep has one round per row
+SWEEPS = 14  # rotations converge quadratically: ten sweeps are exact to float64 for 64 rows
 SIZES = f"matrices of more than {MOST} rows and columns"
 
 
 def _pairings(n: int) -> Any:
-    """Rounds of a tournament in which each meets each once: (rounds, n, n), row i has a 1 at whom i meets."""
+    """Rounds in which every two rows are paired once, as matrices (rounds, n, n): row i has a 1 at its partner."""
     seats = n + n % 2
     pairings = np.zeros((max(seats - 1, 1), n, n))
     ring = list(range(1, seats))
@@ -34,23 +34,25 @@ def _pairings(n: int) -> Any:
 
 
 def _turns(gram: Tensor, meets: Tensor, n: int) -> Tensor:
-    """The rotations, as one matrix, that put 0 where two meet; who meets nobody, or has a 0 there, stays."""
+    """The rotations, as one matrix, that zero the elements of all pairs; rows without a partner, or whose element is 0,
+    are unchanged.
+    """
     unit = ws.eye(n, dtype=gram.dtype)
-    own = (gram * unit).sum(-1)
+    diagonal = (gram * unit).sum(-1)
     across = (gram * meets).sum(-1)
-    other = (meets * own.reshape((*own.shape[:-1], 1, n))).sum(-1)
+    other = (meets * diagonal.reshape((*diagonal.shape[:-1], 1, n))).sum(-1)
     stays = across == 0.0
-    slope = (other - own) / (2.0 * ws.where(stays, 1.0, across))
+    slope = (other - diagonal) / (2.0 * ws.where(stays, 1.0, across))
     first = (meets * (ws.iota((n, n), 1) > ws.iota((n, n), 0)).astype(gram.dtype)).sum(-1) > 0.0
     side = ws.where(slope > 0.0, 1.0, ws.where(slope < 0.0, -1.0, ws.where(first, 1.0, -1.0)))
     size = ws.abs(slope)
-    # of a slope whose square overflows the root is the slope itself
+    # where the square of a slope overflows, the root is the slope itself
     large = size > 1e18
     root = ws.sqrt(1.0 + ws.where(large, 0.0, size) * ws.where(large, 0.0, size))
     tangent = ws.where(stays, 0.0, side / (size + ws.where(large, size, root)))
     cosine = 1.0 / ws.sqrt(1.0 + tangent * tangent)
-    sine = (tangent * cosine).reshape((*own.shape, 1))
-    return cosine.reshape((*own.shape, 1)) * unit + sine * meets
+    sine = (tangent * cosine).reshape((*diagonal.shape, 1))
+    return cosine.reshape((*diagonal.shape, 1)) * unit + sine * meets
 
 
 def _swept(r: AtenRecorder, start: tuple[Tensor, Tensor], n: int, step: Any) -> tuple[Tensor, Tensor]:
@@ -74,7 +76,7 @@ def _matrix_size(r: AtenRecorder, x: Tensor) -> tuple[int, int]:
 
 
 def eigen(r: AtenRecorder, given: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Eigenvalues in increasing order, and vectors as columns, of symmetric matrices."""
+    """Eigenvalues in increasing order, and eigenvectors as columns, of symmetric matrices."""
     unit = ws.eye(n, dtype=given.dtype).expand(*given.shape)
 
     def step(carry: tuple[Tensor, Tensor], meets: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,8 +102,8 @@ def _eigh(r: AtenRecorder, a: Any, uplo: str = "L", compute_v: bool = True) -> t
     if compute_v:
         inner = inner + ws.matmul(_transpose(vectors), arriving[1]) * _apart(values, n)
     slope = ws.matmul(vectors, ws.matmul(inner, _transpose(vectors)))
-    told = custom_gradient_outputs("eigh", [values, vectors][: len(arriving)], arriving, [(x, slope)])
-    return told[0], told[1] if compute_v else None
+    outputs = custom_gradient_outputs("eigh", [values, vectors][: len(arriving)], arriving, [(x, slope)])
+    return outputs[0], outputs[1] if compute_v else None
 
 
 def _apart(values: Tensor, n: int) -> Tensor:
@@ -111,7 +113,7 @@ def _apart(values: Tensor, n: int) -> Tensor:
 
 
 def singular(r: AtenRecorder, matrix: Tensor, m: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """U, S in decreasing order, and V, of matrices with no more columns than rows, which are made orthogonal."""
+    """The SVD (U, decreasing S, V) of matrices with at most as many columns as rows, by orthogonalizing columns."""
     unit = ws.eye(n, dtype=matrix.dtype).expand(*matrix.shape[:-2], n, n)
 
     def step(carry: tuple[Tensor, Tensor], meets: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +149,7 @@ def _svd(
 
 
 def _svd_slope(left: Tensor, values: Tensor, right: Tensor, arriving: list[Tensor]) -> Tensor:
-    """Of U, S and V: what turns U and V within the space that they span, and what leads out of it."""
+    """The gradients of U, S and V: rotations within the space that U and V span, and the parts orthogonal to it."""
     k = int(values.shape[-1])
     unit = ws.eye(k, dtype=values.dtype)
     flat, upright = values.reshape((*values.shape[:-1], 1, k)), values.reshape((*values.shape, 1))

@@ -1,4 +1,4 @@
-"""Linear systems, determinants, triangular factors of small matrices, column by column."""
+"""Linear systems, determinants and triangular factors of small matrices, column by column."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
-MOST = 32  # rows: every column is a few ops of its own
+MOST = 32  # the most rows: every column becomes several ops
 REFUSES = f"matrices of more than {MOST} rows"
 
 
@@ -26,7 +26,7 @@ def _identity(like: Tensor, n: int) -> Tensor:
 
 
 def _gauss_jordan(a: Tensor, n: int, b: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-    """What a's inverse makes of b, by elimination with the largest pivot of each column; and the signed pivots."""
+    """a⁻¹·b by Gauss-Jordan elimination with partial pivoting; and the signed pivots."""
     whole, pivots = a if b is None else ws.concat([a, b], -1), []
     rows = ws.iota((n,), 0, "int64")
     for k in range(n):
@@ -141,12 +141,12 @@ def _transpose_if(r: AtenRecorder, x: Any, turn: bool) -> Tensor:
     return t.transpose(-1, -2) if turn else t
 
 
-HALVINGS, TERMS = 10, 14  # of a norm of 256: (256 / 2**10)**15 / 15! is below the digits of float64
+HALVINGS, TERMS = 10, 14  # for a norm of 256: (256 / 2**10)**15 / 15! is below float64's precision
 
 
 @row("linalg_matrix_exp")
 def _matrix_exp(r: AtenRecorder, x: Any) -> Tensor:
-    """The series of a small part of the matrix, squared back: exact to rounding for norms up to some hundreds."""
+    """The matrix exponential by scaling and squaring: exact to rounding for norms up to some hundreds."""
     a = r.tensor(x)
     n = r.fixed(a.shape[-1], "the size of its matrices")
     unit = _identity(a, n)
@@ -176,7 +176,7 @@ def _householder_product(r: AtenRecorder, x: Any, scales: Any) -> Tensor:
 
 @row("linalg_qr", refuses="more columns than rows, and whole bases of fewer columns")
 def _qr(r: AtenRecorder, x: Any, mode: str = "reduced") -> tuple[Tensor, Tensor]:
-    """By reflections, with LAPACK's signs."""
+    """The QR decomposition by Householder reflections, with LAPACK's signs."""
     t = r.tensor(x)
     m, n = (r.fixed(e, "the size of its matrices") for e in t.shape[-2:])
     if n > min(m, MOST) or (mode != "reduced" and m != n) or mode == "r":
@@ -199,7 +199,9 @@ def _qr(r: AtenRecorder, x: Any, mode: str = "reduced") -> tuple[Tensor, Tensor]
 
 
 def _lu_decompose(a: Tensor, n: int) -> tuple[Tensor, list[Tensor]]:
-    """L below the diagonal and U above, of rows in another order; the row, from 0 on, that each was exchanged with."""
+    """The LU decomposition with pivoting: L below the diagonal and U above, and the row with which each row was
+    swapped.
+    """
     whole, pivots = a, []
     rows, columns = ws.iota((n,), 0, "int64"), ws.iota((n,), 0)
     for k in range(n):

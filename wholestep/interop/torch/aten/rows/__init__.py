@@ -1,1 +1,1 @@
-"""What each ATen op records, by family."""
+"""The rows that record ATen ops, by family."""

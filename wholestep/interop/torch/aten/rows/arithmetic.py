@@ -1,4 +1,4 @@
-"""Elementwise functions of several tensors, and conditions, that `functions.py` cannot name as one function of ours."""
+"""Elementwise ops of several tensors, and conditions, that `functions.py` cannot express as one function of ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _scale(r: AtenRecorder, x: Any, alpha: Any) -> Any:
 
 
 def _pair(r: AtenRecorder, a: Any, b: Any) -> tuple[Any, Any]:
-    """Two operands, of which one at least is a tensor."""
+    """Two operands, at least one of which is a tensor."""
     x, y = r.operand(a), r.operand(b)
     return (x, y) if isinstance(x, Tensor) or isinstance(y, Tensor) else (r.tensor(a, r.dtype), y)
 
@@ -73,7 +73,7 @@ def _remainder(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     x, y = _pair(r, a, b)
     if not r.is_float:
         return ws.mod(x, y)
-    # x - floor(x / y)·y, whose gradient torch has
+    # x - floor(x / y)·y, which has torch's gradient
     return x - ws.stop_gradient(as_tensor(x) - ws.mod(x, y)) if isinstance(b, int | float) else _remainder_of(x, y)
 
 
@@ -125,7 +125,7 @@ def _pow(r: AtenRecorder, a: Any, b: Any) -> Tensor:
 
 
 def _power_by_squaring(x: Tensor, times: int) -> Tensor:
-    """A whole power by squares: defined for numbers below 0, too."""
+    """An integer power by repeated squaring, which is also defined for negative numbers."""
     if times == 1:
         return x
     half = _power_by_squaring(x, times // 2)

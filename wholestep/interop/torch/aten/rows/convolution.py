@@ -14,7 +14,7 @@ _TRANSPOSED: dict[int, Any] = {1: ws.conv_transpose1d, 2: ws.conv_transpose2d, 3
 
 
 def axis_values(value: Any, axes: int) -> tuple[int, ...]:
-    """One integer for each axis; ATen writes one alone, or a list of one, for all axes."""
+    """One integer for each axis; ATen passes a single one, or a list of one, for all axes."""
     values = [value] if isinstance(value, int) else list(value)
     return tuple(values * axes if len(values) == 1 else values)
 

@@ -13,7 +13,7 @@ from wholestep.interop.torch.aten.table import row
 
 
 def full(r: AtenRecorder, value: Any) -> Any:
-    """One number everywhere; of a known size one of torch's tensors, which may go on being computed with."""
+    """A constant tensor; if its size is known, a torch tensor, so that constants computed from it stay constants."""
     import torch
 
     if isinstance(value, Tensor):
@@ -98,7 +98,9 @@ def _native_dropout(r: AtenRecorder, x: Any, p: float, train: Any = True) -> tup
 
 
 def _drop(r: AtenRecorder, x: Tensor, p: float) -> Tensor:
-    """Dropout; one that `eval()` does not switch off, as F.dropout(x, p) without `training=`, drops in predict too."""
+    """Dropout; if `eval()` does not switch it off, as for F.dropout(x, p) without `training=`, it is also active in
+    predict.
+    """
     if r.mode == "train":
         return ws.dropout(x, p)
     draw = ws.random_uniform(r.graph, x.shape)

@@ -68,7 +68,7 @@ def _element_of_rank(t: Tensor, rank: int, at: int, keepdim: bool) -> tuple[Tens
 
 
 def _element_at(t: Tensor, index: Tensor, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """The element at an index along an axis, and the index."""
+    """The elements at an index along an axis, and the index."""
     value, index = ws.take_along_axis(t, index, at), index.astype("int64")
     shape = t.shape[:at] + t.shape[at + 1 :]
     return (value, index) if keepdim else (value.reshape(shape), index.reshape(shape))
@@ -76,7 +76,7 @@ def _element_at(t: Tensor, index: Tensor, at: int, keepdim: bool) -> tuple[Tenso
 
 @row("nanmedian.dim")
 def _nanmedian(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """NaN are last in order: the middle of those before them, which their number tells."""
+    """The median of the elements that are not NaN, which are sorted first; their count gives the middle."""
     t = r.tensor(x)
     at = dim % t.ndim
     count = (~ws.isnan(t)).astype("int32").sum(at, True)
@@ -92,7 +92,7 @@ def _nanmedian_of_all(r: AtenRecorder, x: Any) -> Tensor:
 
 @row("mode")
 def _mode(r: AtenRecorder, x: Any, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The smallest of the values that occur most often, at its last place."""
+    """The smallest of the most frequent values, and its last index."""
     t = r.tensor(x)
     at = dim % t.ndim
     n = r.fixed(t.shape[at], "the size of the axis")

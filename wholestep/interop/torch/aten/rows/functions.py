@@ -1,4 +1,4 @@
-"""ATen ops that mean what a function of `ws`, `ws.nn.functional` or `interop.torch.functions` means, as one table.
+"""The table of ATen ops that correspond to a function of `ws`, `ws.nn.functional` or `interop.torch.functions`.
 
 A line names the function, the op, and the function's parameters in the order of the op's arguments, each with the
 conversion of the argument; None skips an argument.
@@ -50,7 +50,7 @@ CONDITION, AXES = is_nonzero, axes_of
 
 
 def COMMON(r: AtenRecorder, x: Any, _: Any) -> Any:
-    """An operand in the dtype in which torch compares both; conditions are compared as integers."""
+    """An operand in the dtype to which torch promotes both for a comparison; booleans are compared as integers."""
     dtype = r.common(*r.node.args[:2])
     return r.operand(x, "int32" if dtype == "bool" else dtype)
 
@@ -61,10 +61,10 @@ def same(
     of_scalars: Callable[[Tensor], Tensor] | None = None,
     **parameters: Conversion | None,
 ) -> None:
-    """Record ops by a function.
+    """Register ops that are recorded by calling a function.
 
-    An argument that is None or missing leaves the function its default, except that missing axes are all axes.  Results
-    get torch's dtypes; results that only torch's own backward pass reads are None.
+    For an argument that is None or missing the function uses its default, except that missing axes are all axes.
+    Results get torch's dtypes; results that only torch's own backward pass reads are None.
 
     Args:
         of_scalars: what is recorded instead for a tensor without axes, whose axis torch lets be 0 or -1.
@@ -87,14 +87,14 @@ def same(
 
 
 def _by_parameter(schema: Any, ours: tuple[str, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of an op by our parameters: keyword-only ones have the same name, others the same position."""
+    """Map keyword arguments of an op to our parameters: keyword-only ones by name, others by position."""
     positions = [argument.name for argument in schema.arguments if not argument.kwarg_only]
     translated = {name: ours[i] if i < len(ours) else "" for i, name in enumerate(positions)}
     return {translated.get(name, name): value for name, value in named.items()}
 
 
 def _in_dtypes(r: AtenRecorder, results: Any) -> Any:
-    """Results in the dtypes that torch says; what it lists after them is None."""
+    """Results in torch's dtypes; results beyond those of the function are None."""
     if isinstance(r.meta, torch.Tensor):
         return results.astype(r.dtype)
     values = results if isinstance(results, tuple) else (results,)
@@ -104,12 +104,12 @@ def _in_dtypes(r: AtenRecorder, results: Any) -> Any:
 
 # -- one tensor, element by element ------------------------------------------------------------------------------------
 
-# In the dtype of the result: torch computes the sine of integers as of floats.
+# Computed in the dtype of the result: torch promotes integers to floats for these.
 _OF_ONE = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tanh asin acos atan asinh acosh atanh erfinv lgamma digamma sqrt "
     "rsqrt erf abs square sinc"
 )
-_SPECIAL = ("exp2", "expm1", "log1p", "erf", "erfc", "sinc")  # torch.special has these ops under names of its own
+_SPECIAL = ("exp2", "expm1", "log1p", "erf", "erfc", "sinc")  # torch.special has these ops under other names
 for _name in _OF_ONE.split():
     same(getattr(ws, _name), _name, *([f"special_{_name}"] if _name in _SPECIAL else []), x=RESULT)
 for _name in ("tan", "sinh", "cosh", "neg", "deg2rad", "rad2deg"):

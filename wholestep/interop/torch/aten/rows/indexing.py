@@ -45,7 +45,7 @@ def _embedding_bag(
 
 
 def _by_bag(r: AtenRecorder, rows: Tensor, offsets: Any, how: str) -> Tensor:
-    """The sum, or the maximum, of the rows of each bag; 0 of one without rows."""
+    """The sum or the maximum of the rows in each bag; 0 for an empty bag."""
     bags, width = r.extent(r.result.shape[0]), rows.shape[1]
     each = divide(rows.shape[0], bags)
     if each is not None and _are_equal(r, offsets, each):
@@ -60,7 +60,7 @@ def _by_bag(r: AtenRecorder, rows: Tensor, offsets: Any, how: str) -> Tensor:
 
 
 def _are_equal(r: AtenRecorder, offsets: Any, each: Extent) -> bool:
-    """Are all bags of one size?  Those of a matrix of indices begin at a range of torch's."""
+    """Do all bags have the same size?  A matrix of indices has bags that start at multiples of its width."""
     if isinstance(offsets, torch.Tensor):
         return isinstance(each, int) and bool((offsets == torch.arange(len(offsets)) * each).all())
     source = r.node.args[2]
@@ -76,7 +76,7 @@ def _index_select(r: AtenRecorder, x: Any, dim: int, index: Any) -> Tensor:
 
 
 def from_start(r: AtenRecorder, index: Any, size: Extent) -> Any:
-    """An index counted from the beginning where it is below 0."""
+    """An index with negative values converted to positions from the start."""
     if isinstance(index, torch.Tensor) and isinstance(size, int):
         return torch.where(index < 0, index + size, index).to(torch.int64)
     i = r.tensor(index)
@@ -90,7 +90,7 @@ def _never_negative(i: Tensor) -> bool:
 
 
 def spread(r: AtenRecorder, indices: Any) -> list[Any]:
-    """Indices by axis; a constant mask is the indices of what it keeps."""
+    """Indices by axis; a constant mask becomes the indices of its True elements."""
     out: list[Any] = []
     for i in indices:
         if isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8):
@@ -103,7 +103,7 @@ def spread(r: AtenRecorder, indices: Any) -> list[Any]:
 
 
 def linear(r: AtenRecorder, indices: list[Any], used: list[int], shape: Shape) -> Any:
-    """One index over the indexed axes together, in the order of their axes."""
+    """Combine the indices of several axes to one index of these axes flattened."""
     total: Any = None
     for d in used:
         part = from_start(r, indices[d], shape[d])
@@ -149,7 +149,7 @@ def _index(r: AtenRecorder, x: Any, indices: Any, *more: Any) -> Tensor:
 
 
 def grid(r: AtenRecorder, index: Any, dim: int, shape: Shape) -> Tensor:
-    """The place, in a tensor of a shape, that each element of an index of torch.gather means."""
+    """The flat positions, in a tensor of a shape, that an index of torch.gather refers to."""
     i = from_start(r, index, shape[dim]) if not isinstance(index, torch.Tensor) else index
     i = r.tensor(i, "int64")
     total: Tensor | None = None

@@ -66,7 +66,7 @@ def _attention(
 ) -> Any:  # fmt: skip
     query, key, value = r.tensor(q), r.tensor(k), r.tensor(v)
     mask = None if attn_mask is None else r.tensor(attn_mask)
-    ends = -3 if enable_gqa else -2  # groups of heads share keys and values
+    ends = -3 if enable_gqa else -2  # with grouped queries, several heads share keys and values
     lead = _broadcast(query.shape[:ends], key.shape[:ends], value.shape[:ends])
     query, key, value = (t.expand(*lead, *t.shape[ends:]) for t in (query, key, value))
     if mask is not None and mask.dtype.name not in ("bool", query.dtype.name):
@@ -76,7 +76,7 @@ def _attention(
 
 
 def _broadcast(*shapes: Shape) -> list[Extent]:
-    """The shape of all of them together, aligned at the right."""
+    """The broadcast shape of all batch axes."""
     rank = max(map(len, shapes))
     aligned = zip(*((*(1,) * (rank - len(s)), *s) for s in shapes))
     return [next((e for e in extents if e != 1), 1) for extents in aligned]
@@ -119,10 +119,9 @@ def _einsum(r: AtenRecorder, equation: str, operands: Any, path: Any = None) -> 
     refuses="anything but rows in runs times a matrix for each run",
 )
 def _grouped_mm(r: AtenRecorder, a: Any, b: Any, offs: Any = None, bias: Any = None, *_: Any, **__: Any) -> Tensor:
-    """Rows that come in runs, each run times a matrix of its own: `offs` says where each run ends.
+    """A grouped matrix product: each run of rows is multiplied by its own matrix; `offs` are the ends of the runs.
 
-    The number of a row's run is counted, and each run's product taken of the rows that are in it: as many products as
-    runs, of all rows.
+    Each run is multiplied over all rows, and the rows outside of the run are masked: one product per run.
     """
     x, w = r.tensor(a), r.tensor(b)
     if x.ndim != 2 or w.ndim != 3 or offs is None:

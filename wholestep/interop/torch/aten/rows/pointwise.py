@@ -1,4 +1,4 @@
-"""Elementwise functions of one tensor and activations that `functions.py` cannot express as one function of ours."""
+"""Elementwise ops of one tensor and activations that `functions.py` cannot express as one function of ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wholestep.interop.torch.aten.table import row
 
 
 def _register_step(name: str, function: Callable[[Tensor], Tensor]) -> None:
-    """A function whose gradient is 0; integers are already rounded."""
+    """Register a rounding function, whose gradient is 0; integers are unchanged."""
 
     @row(name)
     def record(r: AtenRecorder, x: Any, **_: Any) -> Tensor:
@@ -94,7 +94,7 @@ def _elu(r: AtenRecorder, x: Any, alpha: float = 1, scale: float = 1, input_scal
 def _hardsigmoid(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x)
     inner = t * (1.0 / 6.0) + 0.5
-    if t.dtype.name == "float64":  # the slope that torch multiplies with is 1/6 in float32
+    if t.dtype.name == "float64":  # torch's slope is 1/6 rounded to float32
         slope = t * float(np.float32(1.0) / np.float32(6.0))
         inner = slope + ws.stop_gradient(inner - slope)
     return ws.where(t <= -3.0, 0.0, ws.where(t >= 3.0, 1.0, inner))
@@ -119,5 +119,5 @@ def _softmax(r: AtenRecorder, x: Any, dim: int, *_: Any, **__: Any) -> Tensor:
         return ws.ones_like(t)
     if "_safe_softmax" not in str(r.node.target):
         return ws.softmax(t, dim)
-    sees = t.max(dim, keepdims=True) > -math.inf  # rows that see nothing are 0
+    sees = t.max(dim, keepdims=True) > -math.inf  # rows without a visible key are 0
     return ws.where(sees, ws.softmax(ws.where(sees, t, 0.0), dim), 0.0)

@@ -23,7 +23,7 @@ _AVG_POOLS: dict[int, Any] = {1: ws.avg_pool1d, 2: ws.avg_pool2d, 3: ws.avg_pool
 
 
 def _axes(r: AtenRecorder) -> int:
-    """The number of spatial axes of a pool, by its name."""
+    """The number of spatial axes of a pool, from its name."""
     name = str(r.node.target)
     return next(n for n in (1, 2, 3) if f"{n}d" in name)
 
@@ -37,7 +37,7 @@ def _add_batch_axis(t: Tensor, axes: int) -> Tensor:
 
 
 def _window(size: Any, stride: Any, padding: Any, dilation: Any, axes: int) -> SlidingWindow:
-    """A window by ATen's arguments; its stride is its size unless given."""
+    """The window for ATen's arguments; the stride defaults to the size."""
     sizes, around = axis_values(size, axes), axis_values(padding, axes)
     strides = axis_values(stride, axes) if isinstance(stride, int) or stride else sizes
     return SlidingWindow(sizes, strides, axis_values(dilation, axes), around, around)
@@ -49,20 +49,20 @@ def _pool(pools: dict[int, Any], t: Tensor, w: SlidingWindow, *options: bool) ->
 
 
 def _elements(r: AtenRecorder, t: Tensor, w: SlidingWindow, fill: float) -> Tensor:
-    """The elements of every window along a new last axis, for what is not recorded as a pool: (..., *out, taps)."""
+    """The elements of all windows along a new last axis, (..., *out, taps), for pools that we have no op for."""
     outs, axes = [int(n) for n in r.shape[-len(w.size) :]], len(w.size)
     first = t.ndim - axes
     image = [r.fixed(n, "a size") for n in t.shape[first:]]
     after = [max(0, c - n - low) for c, n, low in zip(w.span(outs), image, w.low, strict=True)]
     t = ws.pad(t, [(0, 0)] * first + list(zip(w.low, after)), fill)
-    for j, indices in enumerate(_indices(w, outs)):  # (..., out, taps, ...) for each axis in turn, the taps at the end
+    for j, indices in enumerate(_indices(w, outs)):  # (..., out, taps, ...) for each axis, with the taps last
         t = along(t, indices, first + j)
         t = t.permute([*(d for d in range(t.ndim) if d != first + j + 1), first + j + 1])
     return t.reshape((*t.shape[: first + axes], math.prod(w.size)))
 
 
 def _indices(w: SlidingWindow, outs: Sequence[int]) -> list[Any]:
-    """For each axis, the indices in the padded image of the elements of every window: (out, size)."""
+    """For each axis, the indices of the elements of all windows in the padded image: (out, size)."""
     axes = zip(outs, w.size, w.stride, w.dilation, strict=True)
     return [np.arange(n)[:, None] * s + np.arange(k) * d for n, k, s, d in axes]
 
@@ -83,7 +83,7 @@ def _max_pool(
 
 
 def _with_indices(r: AtenRecorder, t: Tensor, w: SlidingWindow) -> tuple[Tensor, Tensor]:
-    """The maximum of each window and its index in the image, counted row by row."""
+    """The maximum of each window and its flat index in the image."""
     image = tuple(r.fixed(e, "a size") for e in t.shape[2:])
     taps = _elements(r, t, w, -math.inf)
     best = taps.argmax(-1, keepdims=True)
@@ -110,7 +110,8 @@ def _avg_pool(
         taps = _elements(r, t, w, 0.0)
         return (taps.sum(-1) / float(divisor_override)).reshape(r.shape)
     if not any(w.low) and all(e == 1 for e in r.shape[-axes:]) and _covers(w.size, t):
-        return t.mean(tuple(range(2, t.ndim)), True).reshape(r.shape)  # a window beyond the image counts what is in it
+        # a window that exceeds the image averages the part inside
+        return t.mean(tuple(range(2, t.ndim)), True).reshape(r.shape)
     return _pool(_AVG_POOLS, t, w, ceil_mode, count_include_pad).reshape(r.shape)
 
 
@@ -158,7 +159,7 @@ def _max_unpool(r: AtenRecorder, x: Any, indices: Any, size: Any, *_: Any) -> Te
     rows, count = product(t.shape[: t.ndim - axes]), product(t.shape[-axes:])
     values, places = t.reshape((rows, count)), i.reshape((rows, count))
     room = ws.zeros_like(values[:, :1]).expand(rows, product(r.shape[-axes:]))
-    # One of several windows with the same maximum writes it; all of them have its gradient.
+    # Of several windows with the same maximum one writes it; all of them get its gradient.
     added = ws.put_along_axis(room, places, values, 1, "sum")
     written = ws.put_along_axis(room, places, values, 1, "replace")
     return (added + ws.stop_gradient(written - added)).reshape(r.shape)

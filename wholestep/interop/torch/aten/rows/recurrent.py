@@ -1,4 +1,4 @@
-"""Recurrent layers, one loop over the steps for each layer and direction."""
+"""Recurrent layers: one loop over the steps per layer and direction."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _record(
     r: AtenRecorder, cell: RecurrentCell, states: list[Tensor], x: Any, params: Any, has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The outputs, and each state after the last step.  An example alone, without a batch, is a batch of one."""
+    """The outputs, and each state after the last step.  A single example without a batch axis is a batch of one."""
     xs = r.tensor(x)
     unbatched = xs.ndim == 2
     xs = xs.reshape((xs.shape[0], 1, xs.shape[1])) if unbatched else xs.transpose(0, 1) if batch_first else xs
     states = [s.reshape((s.shape[0], 1, s.shape[1])) for s in states] if unbatched else states
     weights = [r.tensor(p) for p in params]
     directions = 2 if bidirectional else 1
-    each = len(weights) // (num_layers * directions)  # of inputs and state, their biases, and a projection of h
+    each = len(weights) // (num_layers * directions)  # weights of inputs and state, their biases, and a projection of h
 
     def layer(number: int, inputs: Tensor, state: State, reverse: bool) -> tuple[State, Tensor]:
         w, u, *others = weights[number * each : (number + 1) * each]
@@ -40,7 +40,7 @@ def _record(
             h = h @ others[-1].T if len(others) % 2 else h
             return (h, *c), h
 
-        return ws.scan(step, state, inputs @ w.T, reverse=reverse)  # the products with the inputs of all steps at once
+        return ws.scan(step, state, inputs @ w.T, reverse=reverse)  # input products of all steps at once
 
     rate = float(dropout) if train else 0.0
     xs, ends = run_layers(layer, xs, states, num_layers, directions, lambda out: ws.dropout(out, rate) if rate else out)

@@ -33,7 +33,7 @@ def _aminmax(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False) ->
 
 
 def _extreme_with_index(r: AtenRecorder, x: Any, dim: int, keepdim: bool, least: bool) -> tuple[Tensor, Tensor]:
-    """The value at the first extreme, to which all of its gradient goes, and its index."""
+    """The first extreme, which gets the whole gradient, and its index."""
     t = r.tensor(x)
     if t.dtype.name == "bool":
         values, index = _extreme_with_index(r, t.astype("int32"), dim, keepdim, least)

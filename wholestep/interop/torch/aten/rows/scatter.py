@@ -27,7 +27,7 @@ def _index_put(r: AtenRecorder, x: Any, indices: Any, values: Any, accumulate: b
 
 
 def _put_at_mask(r: AtenRecorder, t: Tensor, mask: Tensor, at: int, value: Tensor, accumulate: bool) -> Tensor:
-    """Where the mask holds, one value, or one for each place along the axes behind it."""
+    """Write one value, or one per position along the trailing axes, where the mask is True."""
     behind = t.ndim - at - mask.ndim
     lead = value.shape[: max(value.ndim - behind, 0)]
     if any(e != 1 for e in lead):
@@ -37,7 +37,7 @@ def _put_at_mask(r: AtenRecorder, t: Tensor, mask: Tensor, at: int, value: Tenso
 
 
 def _numbers(t: Tensor, function: Callable[[Tensor, str], Tensor]) -> Tensor:
-    """Conditions are put somewhere as numbers."""
+    """Booleans converted to numbers, which a scatter can combine."""
     if t.dtype.name != "bool":
         return function(t, t.dtype.name)
     return function(t.astype("int32"), "int32") != 0

@@ -16,7 +16,7 @@ from wholestep.interop.torch.aten.table import row
 
 
 def before(axis: int) -> tuple[slice, ...]:
-    """The axes in front of one, whole."""
+    """Full slices for the axes before a given one."""
     return (slice(None),) * axis
 
 
@@ -73,7 +73,7 @@ def _slice(r: AtenRecorder, x: Any, dim: int = 0, start: Any = None, end: Any = 
 
 
 def _numbers(r: AtenRecorder, at: int, start: Any, end: Any, size: int) -> tuple[Any, Any]:
-    """Bounds that depend on a symbol, of an axis whose size does not: the size of the result tells them."""
+    """Slice bounds that depend on a symbol, for an axis of known size: derived from the size of the result."""
     count = r.fixed(r.shape[at], "the size of the slice")
     if isinstance(start, Dim):
         return (size - count if end is None else end - count), end
@@ -81,7 +81,7 @@ def _numbers(r: AtenRecorder, at: int, start: Any, end: Any, size: int) -> tuple
 
 
 def _of_symbol(r: AtenRecorder, t: Tensor, at: int, start: Any, end: Any, step: int) -> Tensor:
-    """A part of a symbolic axis: by numbers of rows, where a slice might not exist."""
+    """A slice of a symbolic axis by row index, where a slice expression might not exist."""
     if step == 1:
         try:
             return t[(*before(at), slice(start, end))]
@@ -166,7 +166,7 @@ def _repeat_interleave(r: AtenRecorder, x: Any, repeats: Any, dim: int | None = 
 
 
 def along(t: Tensor, table: Any, at: int) -> Tensor:
-    """A tensor at constant positions of one axis."""
+    """A tensor at constant positions along one axis."""
     return ws.gather(t, np.asarray(table, np.int32), at)
 
 
@@ -224,7 +224,7 @@ def _diag_embed(r: AtenRecorder, x: Any, offset: int = 0, dim1: int = -2, dim2: 
 
 
 def strided_places(size: Any, stride: Any, offset: int | None) -> Any:
-    """The position in memory of each element of a strided view."""
+    """The memory position of each element of a strided view."""
     places = np.full(tuple(size), offset or 0, np.int64)
     for axis, (count, step) in enumerate(zip(size, stride)):
         places += np.arange(count).reshape([-1 if i == axis else 1 for i in range(len(size))]) * step

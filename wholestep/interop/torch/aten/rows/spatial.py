@@ -20,7 +20,7 @@ _SMOOTH = ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
 
 @row(*_NEAREST, *_EXACT, *_LINEAR, "upsample_bicubic2d", *_SMOOTH)
 def _upsample(r: AtenRecorder, x: Any, *rest: Any, **named: Any) -> Tensor:
-    """Axis by axis: rows of the result are rows, or weighted sums of rows, as torch itself says of one axis."""
+    """Resize axis by axis: output rows are input rows or weighted sums of them, with weights computed by torch."""
     t, packet = r.tensor(x), str(r.node.target).split(".")[1]
     outs = r.shape[2:]
     flags = [a for a in (*rest, *named.values()) if isinstance(a, bool)]
@@ -48,7 +48,7 @@ def _scales(rest: Any, named: Any, axes: int) -> list[float | None]:
 
 
 def _one_axis(packet: str, given: int, wanted: int, scale: float | None, align: bool) -> Any:
-    """(given, wanted): what each row of the result is made of, from torch's own resizing of unit vectors."""
+    """The matrix (outputs, inputs) of a resize along one axis: torch's own resize of unit vectors."""
     mode = "nearest-exact" if "exact" in packet else "nearest" if "nearest" in packet else "bilinear"
     mode = "bicubic" if "bicubic" in packet else mode
     options: dict[str, Any] = {"mode": mode}
@@ -77,7 +77,7 @@ def _grid_sample(r: AtenRecorder, x: Any, grid: Any, mode: int = 0, padding: int
 
 
 def _amounts(rank: int, pads: Any) -> tuple[list[int], list[int]]:
-    """Before and behind each axis; torch names the last axis first."""
+    """The padding before and after each axis; torch's list starts with the last axis."""
     low, high = [0] * rank, [0] * rank
     for i in range(len(pads) // 2):
         low[rank - 1 - i], high[rank - 1 - i] = pads[2 * i], pads[2 * i + 1]
@@ -97,7 +97,7 @@ def _constant_pad(r: AtenRecorder, x: Any, pads: Any, value: Any = 0.0) -> Tenso
     amounts = list(zip(low, high))
     if t.dtype.is_float:
         return ws.pad(t, amounts, float(value))
-    wide = ws.pad(t.astype("float64"), amounts, float(value))  # whole numbers up to 2**53 stay what they are
+    wide = ws.pad(t.astype("float64"), amounts, float(value))  # float64 represents integers up to 2**53 exactly
     return wide != 0.0 if t.dtype.name == "bool" else wide.astype(t.dtype)
 
 

@@ -17,12 +17,14 @@ from wholestep.interop.torch.aten.table import row
 
 # -- modified Bessel functions -----------------------------------------------------------------------------------
 
-FAR = 30.0  # from here on the asymptotic series has all digits of float64 after TERMS of it
+FAR = 30.0  # above it, TERMS terms of the asymptotic series are exact to float64
 NODES, TERMS = 60, 15
 
 
 def bessel(x: Tensor, order: int) -> Tensor:
-    """e^-|x| Iₙ(x): near 0 the mean of e^(x cos θ) cos nθ over a circle, which few nodes know exactly."""
+    """The Bessel function e^-|x| Iₙ(x): near 0 the mean of e^(x cos θ) cos nθ over a circle, which few nodes integrate
+    exactly.
+    """
     size = ws.abs(x)
     far = size > FAR
     near = ws.where(far, 1.0, x)
@@ -54,13 +56,13 @@ _register_bessel(("special_i1e",), 1, True)
 
 # -- zeta, and the derivatives of log Γ --------------------------------------------------------------------------
 
-# B₂ⱼ / (2j)!, j = 1 ..., of the formula of Euler and Maclaurin
+# coefficients B₂ⱼ / (2j)!, j = 1 ..., of the Euler-Maclaurin formula
 _EULER = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000, 1 / 74724249600)
-FIRST = 12  # terms that are added one by one before the formula takes over
+FIRST = 12  # terms that are summed directly before the formula is used
 
 
 def zeta(s: Any, q: Tensor) -> Tensor:
-    """Σ (q + k)^-s, of Hurwitz, for s > 1 and q > 0."""
+    """The Hurwitz zeta function, Σ (q + k)^-s, for s > 1 and q > 0."""
     power = lambda base: base**-s if isinstance(s, int | float) else ws.exp(-s * ws.log(base))  # noqa: E731
     total = power(q)
     for k in range(1, FIRST):
@@ -103,11 +105,11 @@ def _with_derivative(x: Tensor, function: Callable[[Tensor], Tensor], slope: Cal
 
 # -- incomplete gamma functions ----------------------------------------------------------------------------------
 
-ROUNDS = 300  # of the series below a + 1 and of the fraction above: all digits for a up to some thousands
+ROUNDS = 300  # of the series for x < a + 1 and of the continued fraction above: exact for a up to some thousands
 
 
 def _incomplete(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """P(a, x) and Q(a, x), which add up to 1; each is exact where it is the smaller one."""
+    """The incomplete gamma functions P(a, x) and Q(a, x), with sum 1; the smaller one is computed directly."""
     below = x < a + 1.0
     inside = ws.where(below, x, 0.5 * a)
 
@@ -121,7 +123,7 @@ def _incomplete(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     tiny, start = 1e-30, away + 1.0 - a
 
     def deeper(carry: tuple[Tensor, Tensor, Tensor, Tensor], _: Any) -> tuple[Any, Any]:
-        """The fraction from its front on, by the rule of Lentz."""
+        """The next term of the continued fraction by Lentz's method."""
         value, c, d, k = carry
         numerator, denominator = -k * (k - a), start + 2.0 * k
         d = denominator + numerator * d
@@ -155,7 +157,7 @@ _register_gamma(("igammac", "special_gammaincc"), 1)
 
 # -- around erf --------------------------------------------------------------------------------------------------
 
-WIDTH = 0.5  # of the steps of the rule below: its error is e^-(π / WIDTH)²
+WIDTH = 0.5  # step size of the midpoint rule below: its error is e^-(π / WIDTH)²
 
 
 @row("special_erfcx")
@@ -173,7 +175,9 @@ def _log_ndtr(r: AtenRecorder, x: Any) -> Tensor:
 
 
 def scaled_erfc(t: Tensor) -> Tensor:
-    """e^(x²) erfc(x): above 1 an integral by the rule of midpoints, with what its pole adds."""
+    """The scaled complementary error function e^(x²) erfc(x): above 1 an integral by the midpoint rule, corrected for
+    its pole.
+    """
     large = t >= 1.0
     near, away = ws.where(large, 0.0, t), ws.where(large, t, 1.0)
     square = away * away
@@ -195,9 +199,9 @@ def _ndtri(r: AtenRecorder, x: Any) -> Tensor:
 
 
 def _fake_quantize(r: AtenRecorder, x: Any, scale: Any, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
-    """Rounded to whole steps; the gradient passes where the range reaches."""
+    """Fake quantization: round to integer steps; the gradient passes inside the range."""
     t = r.tensor(x)
-    # torch keeps scales, their inverses and what is multiplied with them in float32
+    # torch stores scales and their inverses in float32
     step = ws.stop_gradient(r.tensor(scale, "float32"))
     start = ws.stop_gradient(r.tensor(zero, t.dtype.name))
     inverse = (1.0 / step).astype(t.dtype)

@@ -87,12 +87,12 @@ def _depthwise_weight(pen: WindowWriter) -> None:
     panel = tall * wide * width
     copied = "around" in pen.work
     g_row, g_pixel = (columns * outputs, outputs) if copied else pen.steps("g")[:2]
-    (lo, hi), last = w.span(0), outputs - width  # the last vector starts here; it may overlap the one before
+    (lo, hi), last = w.span(0), outputs - width  # start of the last vector, which may overlap the one before
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}/{width}*{panel}", f"({hi} - {lo} + {width - 1})/{width}*{panel}")
     clear_frame(pen)
     with pen.batch_loop():
         w.emit(f"const {pen.real} *const g = {'around' if copied else pen.at('g', 'n')};")
-        if copied:  # channels last
+        if copied:  # the copy has its channels last
             copy_image(pen, "around", pen.at("g", "n"), (rows, columns, outputs), g_row, pen.steps("g"))
         stage_image(pen, "x", "n")
         with w.loop("o", lo, hi, str(width)):

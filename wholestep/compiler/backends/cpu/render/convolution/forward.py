@@ -71,7 +71,7 @@ def render_conv2d(w: CWriter) -> None:
     full = rows * pool[0], columns * pool[1]  # the convolution's result, before a fused pool
     row = pen.frame.row
     taps = (pen.table("down", range(tall)), tall, pen.table("across", range(wide)), wide)
-    size = pack(pen, panels, taps, inner, 0, turned=False)
+    size = pack(pen, panels, taps, inner, 0, transposed=False)
     if pen.tiles.rows:
         transform_weights(pen, panels, channels)
     clear_frame(pen)
@@ -199,6 +199,6 @@ def _pack_phases(
         for j, x in enumerate(across):
             offsets[i, j] = offset
             taps = (rows[i], len(y.taps), columns[j], len(x.taps))
-            sizes[i, j] = pack(pen, panels, taps, depth, offset, turned=True)
+            sizes[i, j] = pack(pen, panels, taps, depth, offset, transposed=True)
             offset += panels.loops * panels.count * sizes[i, j]
     return offsets, sizes

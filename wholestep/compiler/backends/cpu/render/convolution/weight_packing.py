@@ -34,14 +34,14 @@ def enter_panels(pen: WindowWriter, stack: ExitStack, panels: Panels) -> None:
 
 
 def pack(
-    pen: WindowWriter, panels: Panels, taps: tuple[str, int, str, int], depth: int, offset: int, turned: bool
+    pen: WindowWriter, panels: Panels, taps: tuple[str, int, str, int], depth: int, offset: int, transposed: bool
 ) -> int:
     """Pack the given taps of the weight at `offset`; returns the elements of one panel.
 
-    `turned`: the result's channels are the weight's inputs, and the sums run over its outputs.
+    `transposed`: the result's channels are the weight's inputs, and the sums run over its outputs.
     """
     o, (y, x, c) = pen.output_step("weight"), pen.steps("weight")
-    lane, deep = (c, o) if turned else (o, c)
+    lane, deep = (c, o) if transposed else (o, c)
     rows, n_rows, columns, n_columns = taps
     size = panels.columns * n_rows * n_columns * depth
     if panels.depthwise:
@@ -50,7 +50,7 @@ def pack(
         from_group, to_group = "", ""
         if panels.loops > 1:
             stack.enter_context(pen.w.loop("q", "0", str(panels.loops)))
-            step = depth * o if turned else panels.each * o
+            step = depth * o if transposed else panels.each * o
             from_group, to_group = f" + q*{step}", f" + q*{panels.count * size}"
         source = f"{pen.at('weight')}{from_group}"
         few = "" if panels.columns == LANES and depth >= LANES else "few_"

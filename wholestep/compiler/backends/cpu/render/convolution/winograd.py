@@ -159,7 +159,7 @@ def fetch_next_image(pen: WindowWriter, name: str, batch: str, shares: int, shar
 
 
 def fetch_for_epilogue(pen: WindowWriter, panels: Panels, rows: int, columns: int, first: str) -> None:
-    """Prefetch position s's part of what the epilogue of a panel accesses in `rows` rows of pixels from row `first`."""
+    """Prefetch position s's part of the epilogue operands of a panel in `rows` rows of pixels from row `first`."""
     if not pen.w.schedule.prefetch or pen.window.pooled is not None:
         return
     (level,) = pen.w.kernel.levels

@@ -24,7 +24,7 @@ LIMIT_ELEMENTS = 60_000_000  # as many bytes as Adam's state, far more than a ca
 CHECKED = 1000  # elements of the first parameter
 
 
-class Updater:
+class UpdateLoop:
     """A step, how to wait for it, the first weights after it, and the bytes of its tensors, if they are known."""
 
     def __init__(
@@ -37,13 +37,13 @@ class Updater:
         self.step, self.wait, self.first, self.tensor_bytes = step, wait, first, tensor_bytes
 
 
-def wholestep_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]]:
+def wholestep_forms(update: Update, threads: int) -> dict[str, Callable[[], UpdateLoop]]:
     import wholestep as ws
 
     optimizer, slopes, start = update.ours(ws), gradients(update), weights(update)
     inputs = {f"d{i}": d for i, d in enumerate(slopes)}
 
-    def make() -> Updater:
+    def make() -> UpdateLoop:
         @ws.step
         def step(g: ws.Graph) -> ws.Tensor:
             params = [g.parameter(f"w{i}", w.shape) for i, w in enumerate(start)]
@@ -54,7 +54,7 @@ def wholestep_forms(update: Update, threads: int) -> dict[str, Callable[[], Upda
         for i, w in enumerate(start):
             session.set(f"w{i}", w)
         held = session.report().footprint
-        return Updater(
+        return UpdateLoop(
             lambda: session.step(inputs),
             session.wait,
             lambda: session.get("w0"),
@@ -64,7 +64,7 @@ def wholestep_forms(update: Update, threads: int) -> dict[str, Callable[[], Upda
     return {"compiled step": make}
 
 
-def torch_forms(update: Update, threads: int, compiled: bool = False) -> dict[str, Callable[[], Updater]]:
+def torch_forms(update: Update, threads: int, compiled: bool = False) -> dict[str, Callable[[], UpdateLoop]]:
     import torch
 
     torch.set_num_threads(threads)
@@ -74,13 +74,13 @@ def torch_forms(update: Update, threads: int, compiled: bool = False) -> dict[st
         {"fused": {"fused": True}} if update.fused else {}
     )
 
-    def make(kind: dict[str, bool]) -> Updater:
+    def make(kind: dict[str, bool]) -> UpdateLoop:
         params = [torch.nn.Parameter(torch.tensor(w)) for w in weights(update)]
         for p, d in zip(params, gradients(update), strict=True):
             p.grad = torch.tensor(d)
         optimizer = getattr(torch.optim, name)(params, **options, **kind)
         step = torch.compile(optimizer.step) if compiled else optimizer.step
-        return Updater(step, lambda: None, lambda: params[0].detach().numpy(), lambda: update_bytes(step, optimizer))
+        return UpdateLoop(step, lambda: None, lambda: params[0].detach().numpy(), lambda: update_bytes(step, optimizer))
 
     if name in ("Adafactor", "Muon"):  # one form each
         return {"default": lambda: make({})}
@@ -94,12 +94,12 @@ def update_bytes(step: Callable[[], object], optimizer: Any) -> int:
     return bytes_of(lasting_tensors(optimizer)) + peak_above_start(step)
 
 
-def only(form: str, compiled: bool = False) -> Callable[[Update, int], dict[str, Callable[[], Updater]]]:
-    """One form of torch's optimizer as a separate contender."""
+def only(form: str, compiled: bool = False) -> Callable[[Update, int], dict[str, Callable[[], UpdateLoop]]]:
+    """Use one form of torch's optimizer as a separate contender."""
     return lambda update, threads: {form: torch_forms(update, threads, compiled)[form]}
 
 
-def optax_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]]:
+def optax_forms(update: Update, threads: int) -> dict[str, Callable[[], UpdateLoop]]:
     import jax
     import jax.numpy as jnp
     import optax
@@ -107,7 +107,7 @@ def optax_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]
     assert update.optax is not None
     rule = update.optax(optax)
 
-    def make() -> Updater:
+    def make() -> UpdateLoop:
         held: dict[str, Any] = {"params": [jnp.array(w) for w in weights(update)]}
         held["state"] = rule.init(held["params"])
         slopes = [jnp.array(d) for d in gradients(update)]
@@ -121,7 +121,7 @@ def optax_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]
         def step() -> None:
             held["params"], held["state"] = compiled(held["params"], held["state"], slopes)
 
-        return Updater(step, lambda: jax.block_until_ready(held), lambda: np.asarray(held["params"][0]))
+        return UpdateLoop(step, lambda: jax.block_until_ready(held), lambda: np.asarray(held["params"][0]))
 
     return {"jit": make}
 
@@ -141,19 +141,19 @@ class Worker:
 
     def __init__(self, contender: str, threads: int) -> None:
         self.contender, self.threads = contender, threads
-        self.updater: Updater | None = None
+        self.loop: UpdateLoop | None = None
 
     def start(self, cell: str) -> dict[str, Any]:
         """The fastest form of the contender, and its first weights."""
-        self.updater = None
+        self.loop = None
         forms = FORMS[self.contender](UPDATES[cell], self.threads)
         form = min(forms, key=lambda name: trial_seconds(forms[name])) if len(forms) > 1 else next(iter(forms))
         began = time.perf_counter()
-        self.updater = forms[form]()
-        checks = [checked(self.updater)]
+        self.loop = forms[form]()
+        checks = [weight_magnitude(self.loop)]
         first_step_s = time.perf_counter() - began
-        checks += [checked(self.updater) for _ in range(1, COMPARED_STEPS)]
-        tensor_bytes = self.updater.tensor_bytes()
+        checks += [weight_magnitude(self.loop) for _ in range(1, COMPARED_STEPS)]
+        tensor_bytes = self.loop.tensor_bytes()
         return {
             "form": form,
             "checks": checks,
@@ -165,8 +165,8 @@ class Worker:
 
     def measure(self, cell: str, steps: int) -> dict[str, Any]:
         """Seconds of `steps` steps with one wait at the end, after one step that warms the caches."""
-        assert self.updater is not None
-        return {"seconds": seconds(self.updater, steps)}
+        assert self.loop is not None
+        return {"seconds": seconds(self.loop, steps)}
 
     def limit(self) -> dict[str, Any]:
         """The bandwidth of x ← a·x on all threads, which reads and writes each byte once: the limit for an update."""
@@ -185,26 +185,26 @@ class Worker:
         return {"gigabytes_per_second": 2 * 4 * LIMIT_ELEMENTS / best / 1e9}
 
 
-def checked(updater: Updater) -> float:
+def weight_magnitude(loop: UpdateLoop) -> float:
     """The mean magnitude of some weights after a step."""
-    updater.step()
-    updater.wait()
-    return float(np.abs(updater.first().ravel()[:CHECKED]).mean(dtype=np.float64))
+    loop.step()
+    loop.wait()
+    return float(np.abs(loop.first().ravel()[:CHECKED]).mean(dtype=np.float64))
 
 
-def seconds(updater: Updater, steps: int) -> float:
-    updater.step()
-    updater.wait()
+def seconds(loop: UpdateLoop, steps: int) -> float:
+    loop.step()
+    loop.wait()
     began = time.perf_counter()
     for _ in range(steps):
-        updater.step()
-    updater.wait()
+        loop.step()
+    loop.wait()
     return time.perf_counter() - began
 
 
-def trial_seconds(make: Callable[[], Updater]) -> float:
-    updater = make()
-    return min(seconds(updater, 1) for _ in range(4))
+def trial_seconds(make: Callable[[], UpdateLoop]) -> float:
+    loop = make()
+    return min(seconds(loop, 1) for _ in range(4))
 
 
 def main() -> None:

@@ -17,14 +17,14 @@ from benchmarks.terminal import terminal_as_stderr
 from benchmarks.worker import limit_processors, serve
 
 
-class Looper(Protocol):
+class EpochLoop(Protocol):
     """A network in training, with the loop that users of the framework write, in the fastest form that we found."""
 
     def epochs(self, count: int, shuffled: bool = True) -> float:
         """Runs epochs over all rows, each in another order; returns the mean loss of the last one."""
 
 
-Forms = dict[str, Callable[[], Looper]]
+Forms = dict[str, Callable[[], EpochLoop]]
 PROGRESS = "wholestep_progress"
 
 
@@ -76,31 +76,31 @@ FORMS: dict[str, Callable[[EpochCell, int], Forms]] = {
 
 
 class Worker:
-    """One looper for each cell, in its fastest form."""
+    """Runs a loop for each cell, in its fastest form."""
 
     def __init__(self, contender: str, threads: int) -> None:
         self.contender, self.threads = contender, threads
-        self.loopers: dict[str, Looper] = {}
+        self.loops: dict[str, EpochLoop] = {}
 
     def start(self, cell: str) -> dict[str, Any]:
         """The fastest form of the contender, and the mean loss of its first epoch, taken in order."""
         forms = FORMS[self.contender](CELLS[cell], self.threads)
         form = min(forms, key=lambda name: trial_seconds(forms[name])) if len(forms) > 1 else next(iter(forms))
-        self.loopers[cell] = forms[form]()
-        return {"form": form, "loss": self.loopers[cell].epochs(1, shuffled=False)}
+        self.loops[cell] = forms[form]()
+        return {"form": form, "loss": self.loops[cell].epochs(1, shuffled=False)}
 
     def measure(self, cell: str, epochs: int) -> dict[str, Any]:
         """Seconds of `epochs` shuffled epochs."""
         began = time.perf_counter()
-        loss = self.loopers[cell].epochs(epochs)
+        loss = self.loops[cell].epochs(epochs)
         return {"seconds": time.perf_counter() - began, "loss": loss}
 
 
-def trial_seconds(make: Callable[[], Looper]) -> float:
-    looper, times = make(), []
+def trial_seconds(make: Callable[[], EpochLoop]) -> float:
+    loop, times = make(), []
     for _ in range(4):  # the first compiles
         began = time.perf_counter()
-        looper.epochs(1)
+        loop.epochs(1)
         times.append(time.perf_counter() - began)
     return min(times)
 

@@ -43,7 +43,7 @@ template <class T, int ROWS, int DEPTH> struct ws_rows {
       ws_copy_commit();
     }
   }
-  /* Converts a part that has arrived; wide(half) returns a float. */
+  /* Converts a part of the half-precision rows whose copy is complete to float32, by wide(half). */
   template <class W> WS_PART void widen(int part, W wide) const {
     if constexpr (!WIDE)
       each(part, [&](int row, int k) {
@@ -60,7 +60,7 @@ template <int ROWS, int COLUMNS, int DEPTH, int CHUNK, int DOWN, int ACROSS, cla
 WS_INLINE void ws_held_product(float *parts, const X &incoming, const float *w, W wide, E e) {
   constexpr int APART = ws_padded(DEPTH), LONG = APART - 4, RM = ROWS / DOWN, RN = COLUMNS / ACROSS, TILE = ROWS * COLUMNS;
   constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK, PIECES = LONG / WS_LONG_PIECE;
-  constexpr int HALF = LONG > 512 ? PIECES / 2 : 0; /* the first piece of the second half */
+  constexpr int HALF = LONG > 512 ? PIECES / 2 : 0; /* first piece of the second half of k */
   const float *const x = incoming.rows;
   const int t = threadIdx.x, group = t / 32, row = t % 32 / ACROSS, column = t % ACROSS;
   float acc[CHUNKS][RM][RN];
