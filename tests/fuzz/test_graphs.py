@@ -10,8 +10,14 @@ from random import Random
 
 import pytest
 
+import wholestep as ws
 from tests.fuzz import graphs
 from tests.fuzz.cases import GRAPHS
+from tests.fuzz.expressions import BINARY, UNARY
+from tests.support.complete import assert_has_rows
+from wholestep.compiler.ir.graph import toposort
+from wholestep.compiler.ir.ops import Trait, ops_with
+from wholestep.compiler.passes.autodiff.rules import GRADIENTS, Blocked, Refused
 
 COUNT, LONG, TOGETHER, OPERATIONS = 120, 200, 10, 5  # so many of `make test`, and of `make test-all`
 SIZES = ({"batch": 5, "time": 3}, {"batch": 1, "time": 2}, {"batch": 17, "time": 1}, {"batch": 2, "time": 7})
@@ -53,3 +59,11 @@ def test_drawn(index: int) -> None:
 def test_kept(name: str) -> None:
     wrong = failures(None).get(name)
     assert wrong is None, f"{wrong}\n{graphs.text(GRAPHS[name])}"
+
+
+def test_every_elementwise_op_with_a_gradient_is_drawn() -> None:
+    x = ws.Graph().input("x", (3,), "float32")
+    drawn = [f(x) for f, _ in UNARY.values()] + [f(x, x * 0.5) for f, _ in BINARY.values()]
+    ops = {node.op for node in toposort([value.node for value in drawn])} | {"cast"}  # a dtype is drawn, too
+    needed = {op for op in ops_with(Trait.ELEMENTWISE) if not isinstance(GRADIENTS[op], Blocked | Refused)}
+    assert_has_rows(ops, needed, "UNARY or BINARY of tests/fuzz/expressions.py")

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from tests.compiler.ir.random_graphs import example_values, graphs
 from tests.compiler.ir.window_types import GOOD
 from tests.compiler.passes.common import Array, leaf, parameter, total
+from tests.support.complete import assert_equal_rows
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
@@ -214,7 +215,8 @@ def test_a_sum_of_images_adds_up_unless_it_is_kept_in_parts(op: str) -> None:
 def test_every_op_has_a_placement_rule() -> None:
     gone = {"gradient", "call"}
     covered = {n for n, op in OPS.items() if n in PLACEMENT_RULES or op.family in (Family.POINTWISE, Family.LEAF)}
-    assert set(OPS) - covered == gone
+    where = "PLACEMENT_RULES of wholestep/compiler/passes/distribute/placement/rules.py"
+    assert_equal_rows(covered, set(OPS) - gone, where)
 
 
 def part(node: Node, value: Array, first: bool) -> Array:

@@ -10,6 +10,7 @@ import torch
 
 import wholestep as ws
 from tests.interop.names.cases import COMPOSED, FUNCTIONAL, METHODS, Array, Case
+from tests.support.complete import assert_has_rows
 from tests.support.oracles import assert_close
 from tests.support.recording import run, value
 from wholestep.interop import numpy_ufuncs as ufuncs
@@ -147,6 +148,13 @@ UNARY = sorted(
     ufuncs.FUNCTIONS
     - {"arctan2", "hypot", "logaddexp", "maximum", "minimum", "logical_and", "logical_or", "logical_xor"}
 )
+
+
+def test_every_ufunc_that_has_our_name_is_accepted() -> None:
+    ours = {
+        name for name, f in vars(np).items() if isinstance(f, np.ufunc) and name == f.__name__ and name in ws.__all__
+    }
+    assert_has_rows(ufuncs.FUNCTIONS | set(ufuncs.OPERATORS), ours, "FUNCTIONS of wholestep/interop/numpy_ufuncs.py")
 
 
 def test_numpys_functions_are_ours() -> None:

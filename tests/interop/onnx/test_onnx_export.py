@@ -14,10 +14,12 @@ import torch
 
 import wholestep as ws
 from tests.interop.onnx.networks import flat, small_networks
+from tests.support.complete import assert_equal_rows, assert_has_rows
 from wholestep.compiler.ir.ops import OPS
 from wholestep.errors import GraphError, OptionError, UsageError
+from wholestep.interop.onnx.write.functions import DOMAIN
 from wholestep.interop.onnx.write.graph import ALL_ROWS
-from wholestep.interop.onnx.write.values import LAZY
+from wholestep.interop.onnx.write.values import LAZY, OWN
 from wholestep.steps.module import forward_graph
 
 NETWORKS = small_networks()
@@ -43,6 +45,20 @@ def test_onnxruntime_gives_our_outputs(exported: dict[str, Path], name: str) -> 
         wanted = flat(net.predict(*given, device="reference"))
         for found, right in zip(run(exported[name], given), wanted, strict=True):
             np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
+
+
+def test_functions_of_one_op_are_exact_in_float64(tmp_path: Path) -> None:
+    """Their constants, too: ONNX writes them as float32."""
+
+    class Functions(ws.nn.Module):
+        def forward(self, x: ws.Tensor) -> tuple[ws.Tensor, ...]:
+            return ws.exp2(x), ws.expm1(x), ws.log2(x), ws.log1p(x), ws.silu(x)
+
+    x = np.linspace(0.25, 3.0, 12).reshape(3, 4)
+    ws.export_onnx(Functions(), tmp_path / "f.onnx", example=x)
+    expected = (np.exp2(x), np.expm1(x), np.log2(x), np.log1p(x), x / (1 + np.exp(-x)))
+    for found, right in zip(run(tmp_path / "f.onnx", (x,)), expected, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-14, atol=1e-15)
 
 
 def plan_of(net: ws.nn.Module, arrays: tuple[np.ndarray, ...], train: bool) -> Any:
@@ -111,7 +127,6 @@ def test_numbers_in_a_second_file(tmp_path: Path) -> None:
 
 
 def test_every_op_has_a_row_or_a_reason() -> None:
-    """A new op gets a row in exporters/onnx, or a place here."""
     without = {
         *("input", "parameter", "state"),  # names of the graph
         *("by_mode", "stop_gradient", "item", "custom_gradient", "scan"),  # written by the writer itself
@@ -123,7 +138,16 @@ def test_every_op_has_a_row_or_a_reason() -> None:
             name for name in OPS if name.endswith("norm_grad") or name in ("attention_lse", "attention_grad")
         ),  # decomposed
     }
-    assert set(OPS) == {*ALL_ROWS, *LAZY, *without}
+    where = (
+        "ROWS of wholestep/interop/onnx/write/values.py, or LAYERS of layers.py beside it (or `without` of this test),"
+    )
+    assert_equal_rows({*ALL_ROWS, *LAZY, *without}, OPS, where)
+
+
+def test_every_function_of_one_op_is_written_and_read(exported: dict[str, Path]) -> None:
+    """The test above compares what onnxruntime makes of them, the one after it what comes back."""
+    used = {f.name for path in exported.values() for f in onnx.load(path).functions if f.domain == DOMAIN}
+    assert_has_rows(used, OWN, "`Odds` of tests/interop/onnx/networks.py, the network of ops without an ONNX operator,")
 
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:

@@ -70,9 +70,10 @@ BODIES = {
     "expm1": """expm1 (x) => (y) {
   h = Constant <value_float = 0.5> () half = CastLike (h, x) o = Constant <value_float = 1.0> () one = CastLike (o, x)
   halved = Mul (x, half) bend = Tanh (halved) e = Exp (x) more = Add (e, one) y = Mul (bend, more) }""",
+    # log x / log 2: a constant is a float32, which 1 / log 2 would be rounded to
     "log2": """log2 (x) => (y) {
-  c = Constant <value_float = 1.4426950408889634> ()
-  factor = CastLike (c, x) natural = Log (x) y = Mul (natural, factor) }""",
+  c = Constant <value_float = 2.0> () two = CastLike (c, x) unit = Log (two) natural = Log (x)
+  y = Div (natural, unit) }""",
     # log(u)·x / (u - 1) with u = fl(1 + x), which is accurate near 0
     "log1p": """log1p (x) => (y) {
   o = Constant <value_float = 1.0> () one = CastLike (o, x) u = Add (one, x) logarithm = Log (u)

@@ -206,7 +206,7 @@ def test_a_machine_without_a_gpu_refuses_and_doctor_says_so(forgotten: None, mon
     with pytest.raises(OptionError, match=r"needs NVIDIA's driver, and this machine has none .*device='cpu'"):
         ws.build_session(ws.Graph(), device="cuda")
     code, text = run("doctor")
-    assert (code, "gpu         none can be used: device='cuda' needs NVIDIA's driver" in text) == (0, True)
+    assert (code, "gpu         none can be used: device='cuda' needs NVIDIA's driver" in text) == (0, True), text
 
 
 def test_a_driver_that_finds_no_gpu_is_told(forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:
