@@ -13,7 +13,7 @@ SEED ?= 1
 JOBS ?= 2
 MODE ?= networks,graphs,readers,combinations
 
-.PHONY: help train quick test test-all test-cuda fuzz mutants check lint bench size clean
+.PHONY: help train quick test test-all test-cuda fuzz mutants check lint bench dist size clean
 help:
 	@echo "make train     set up and train a network on the UCI digits"
 	@echo "make quick     before every commit: format, lint, types, import contract, tests that need no C compiler"
@@ -23,6 +23,7 @@ help:
 	@echo "make fuzz      look for wrong numbers with random networks, graphs, files and runs: SECONDS=600 SEED=1"
 	@echo "make mutants   plant each bug of tests/mutants in a copy of the package: its tests must fail; ONLY=name"
 	@echo "make bench     the MLP against torch, torch.compile, JAX and scikit-learn"
+	@echo "make dist      build and check wheel and sdist; install the wheel in a bare environment, train, print sizes and times"
 	@echo "make size      lines by package, and counts of what makes the tree hard to read"
 	@echo "make clean     remove the virtual environment"
 
@@ -69,6 +70,9 @@ size: | $(PY)
 bench: $(VENV)/.bench
 	$(PY) -m benchmarks mlp
 
+dist: $(VENV)/.dist
+	$(PY) tools/dist.py
+
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Wholestep needs Python 3.11 or newer, \
 	and this is %d.%d. Name another one: make PYTHON=python3.12 ..." % sys.version_info[:2])'
@@ -84,6 +88,10 @@ $(VENV)/.test: pyproject.toml | $(PY)
 
 $(VENV)/.bench: pyproject.toml | $(PY)
 	$(PIP) --editable ".[bench]"
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.dist: pyproject.toml | $(PY)
+	$(PIP) --editable ".[dist]"
 	@touch $@ $(VENV)/.installed
 
 clean:

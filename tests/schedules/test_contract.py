@@ -320,13 +320,15 @@ def test_a_plot_in_a_file(tmp_path: object) -> None:
         assert image.read(4) == b"\x89PNG"
 
 
-def test_a_plot_in_a_file_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plot_in_a_file_without_matplotlib(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ws.errors.UsageError, match=r"pip install matplotlib. plot\(\) gives text"):
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    with pytest.raises(ws.errors.UsageError, match=r"pip install matplotlib.*\.svg needs nothing; plot\(\) gives text"):
         S.Cosine(0.1, 100).plot("lr.png")
+    assert S.Cosine(0.1, 100).plot(f"{tmp_path}/lr.svg") == f"{tmp_path}/lr.svg"
 
 
 def test_equal_structure_is_equal_programs() -> None:

@@ -153,7 +153,7 @@ class Schedule(ABC):
         return table_text(self.unit, [(n, self(n)) for n in range(0, end + 1, stride)])
 
     def plot(self, file: object = None, steps: int | None = None) -> str:
-        """The curve, drawn into `file` by matplotlib or, without a file, as text."""
+        """The curve, drawn into `file` (SVG; other formats need matplotlib) or, without a file, as text."""
         from wholestep.schedules.show import plot_to_file, terminal_plot
 
         end = max(1, self.length if steps is None else steps)

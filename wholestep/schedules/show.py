@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
+from wholestep.charts import Panel, draw
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
 
@@ -40,19 +41,7 @@ def terminal_plot(unit: str, points: Points) -> str:
 def plot_to_file(unit: str, points: Points, file: Any, title: str, *, log: bool = False) -> str:
     """Draw the curve to an image file; return its name."""
     if not isinstance(file, str | PathLike):
-        fail(UsageError, f"plot takes the name of a file, e.g. 'lr.png', or nothing for text; received {file!r}.")
-    try:
-        figure_module = importlib.import_module("matplotlib.figure")
-    except ImportError:
-        fail(
-            UsageError,
-            "drawing into a file needs matplotlib: pip install matplotlib. plot() gives text without it.",
-        )
-    figure = figure_module.Figure(figsize=(7, 3))
-    axes = figure.add_subplot()
-    axes.plot([n for n, _ in points], [v for _, v in points])
-    axes.set_xlabel(unit)
-    axes.set_xscale("log" if log else "linear")
-    axes.set_title(title, fontsize=8)
-    figure.savefig(fspath(file), bbox_inches="tight")
+        fail(UsageError, f"plot takes the name of a file, e.g. 'lr.svg', or nothing for text; received {file!r}.")
+    panel = Panel(title, unit, {title: [(float(n), v) for n, v in points]}, log=log, legend=False)
+    draw([panel], Path(file))
     return fspath(file)

@@ -16,6 +16,7 @@ import numpy as np
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
 from wholestep.callbacks.run import EpochStats, is_count, is_detail, is_measure, is_number
+from wholestep.charts import Curve, Panel, draw
 from wholestep.errors import InputError, UnknownNameError, UsageError
 from wholestep.schedules.monitor_modes import canonical
 
@@ -111,9 +112,9 @@ class TrainHistory:
         return TrainHistory(epochs, stored["stopped_by"], inside)
 
     def plot(self, path: str | PathLike[str] | None = None, names: Sequence[str] | None = None) -> str:
-        """Draw the curves over the epochs into a file, e.g. "run.png"; without a file, return a drawing in text.
+        """Draw the curves over the epochs into a file, e.g. "run.svg"; without a file, return a drawing in text.
 
-        In text, curves of up to ten epochs are one line each.
+        In text, curves of up to ten epochs are one line each.  Files in other formats than SVG need matplotlib.
 
         Args:
             names: the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None, but for arrays and for
@@ -127,7 +128,7 @@ class TrainHistory:
         curves = {name: self[name] for name in chosen}
         if path is None:
             return text_plots(curves)
-        _draw([e.epoch + 1 for e in self.epochs], curves, Path(path))
+        draw(_panels([e.epoch + 1 for e in self.epochs], curves), Path(path))
         return str(path)
 
     def __str__(self) -> str:
@@ -203,23 +204,10 @@ def text_plot(name: str, values: list[float], width: int = 60, height: int = 10)
     return "\n".join([name, *(f"{label.rjust(edge)} │{''.join(row)}" for label, row in zip(labels, grid, strict=True))])
 
 
-def _draw(epochs: list[int], curves: Mapping[str, list[float]], path: Path) -> None:
-    """Draw one panel for each number, together with its validation values."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError(
-            "plotting into a file needs matplotlib: pip install matplotlib. history.plot() draws in text."
-        ) from None
-    groups: dict[str, list[str]] = {}
-    for name in curves:
-        groups.setdefault(name.removeprefix("val_"), []).append(name)
-    figure = Figure(figsize=(5 * len(groups), 3.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes, (title, names) in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True):
-        for name in names:
-            axes.plot(epochs, curves[name], marker=".", label=name)
-        axes.set(title=title, xlabel="epoch")
-        axes.legend()
-    figure.savefig(path)
+def _panels(epochs: Sequence[int], curves: Mapping[str, list[float]]) -> list[Panel]:
+    """One panel for each number, together with its validation values."""
+    groups: dict[str, dict[str, Curve]] = {}
+    for name, values in curves.items():
+        points = list(zip(map(float, epochs), values, strict=True))
+        groups.setdefault(name.removeprefix("val_"), {})[name] = points
+    return [Panel(title, "epoch", group) for title, group in groups.items()]

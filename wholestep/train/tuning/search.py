@@ -184,7 +184,7 @@ class RateSearch:
     __repr__ = __str__
 
     def plot(self, file: object = None) -> str:
-        """The loss over the learning rate, drawn into `file` by matplotlib or, without a file, returned as text."""
+        """The loss over the learning rate, drawn into `file` (e.g. "lr.svg") or, without a file, returned as text."""
         points = list(zip(self.lrs, self.smoothed, strict=True))
         if file is not None:
             return plot_to_file("lr", points, file, f"suggestion: {self.suggestion:.3g}", log=True)

@@ -1,0 +1,140 @@
+"""Line charts in files: SVG is written here, every other format by matplotlib, which is optional.
+
+A chart is a row of panels with a frame, ticks at round numbers and a legend: what a run or a schedule needs, without
+the 100 MB that matplotlib and its dependencies occupy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from wholestep.errors import UsageError
+
+WIDTH, HEIGHT = 480, 320  # of a panel, in pixels
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 32, 44  # margins around the frame
+COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+
+Curve = Sequence[tuple[float, float]]  # points (x, y); a gap where y is not finite
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves over one axis."""
+
+    title: str
+    xlabel: str
+    curves: Mapping[str, Curve]
+    log: bool = False  # a logarithmic x axis
+    legend: bool = True
+
+
+def draw(panels: Sequence[Panel], path: Path) -> None:
+    """Draw the panels side by side into a file, whose suffix selects the format."""
+    if path.suffix.lower() == ".svg":
+        path.write_text(svg(panels), encoding="utf-8")
+        return
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError(
+            f"drawing {path.name!r} needs matplotlib: pip install matplotlib. "
+            "A name that ends with .svg needs nothing; plot() gives text."
+        ) from None
+    figure = Figure(figsize=(5 * len(panels), 3.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for name, points in panel.curves.items():
+            axes.plot(
+                [x for x, _ in points], [y for _, y in points], marker="." if len(points) < 100 else "", label=name
+            )
+        axes.set(xlabel=panel.xlabel, xscale="log" if panel.log else "linear")
+        axes.set_title(panel.title, fontsize=10)
+        if panel.legend:
+            axes.legend()
+    figure.savefig(path)
+
+
+def svg(panels: Sequence[Panel]) -> str:
+    """The panels as a standalone SVG document."""
+    drawn = [f'<g transform="translate({WIDTH * i} 0)">{"".join(_panel(p))}</g>' for i, p in enumerate(panels)]
+    size = f'width="{WIDTH * len(panels)}" height="{HEIGHT}" viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}"'
+    style = 'font-family="sans-serif" font-size="12"'
+    background = '<rect width="100%" height="100%" fill="white"/>'
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', background, *drawn, "</svg>\n"])
+
+
+def _panel(panel: Panel) -> Iterator[str]:
+    finite = [(x, y) for points in panel.curves.values() for x, y in points if math.isfinite(y)]
+    across = _Axis([x for x, _ in finite], LEFT, WIDTH - RIGHT, panel.log)
+    up = _Axis([y for _, y in finite], HEIGHT - BOTTOM, TOP)
+    frame = f'x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM}"'
+    yield f'<rect {frame} fill="none" stroke="#888"/>'
+    yield _text(WIDTH / 2, TOP - 12, "middle", panel.title)
+    yield _text(WIDTH / 2, HEIGHT - 8, "middle", panel.xlabel)
+    for value, at in across.ticks():
+        yield f'<path d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#ddd"/>'
+        yield _text(at, HEIGHT - BOTTOM + 16, "middle", f"{value:.4g}")
+    for value, at in up.ticks():
+        yield f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
+        yield _text(LEFT - 6, at + 4, "end", f"{value:.4g}")
+    for i, (name, points) in enumerate(panel.curves.items()):
+        color = COLORS[i % len(COLORS)]
+        for run in _runs(points):
+            line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in run)
+            ends = ' stroke-linecap="round" stroke-linejoin="round"'  # a run of one point is a dot
+            yield (
+                f'<polyline points="{line}{" " + line if len(run) == 1 else ""}" fill="none" stroke="{color}" '
+                f'stroke-width="2"{ends}/>'
+            )
+        if panel.legend:
+            yield f'<path d="M{LEFT + 10} {TOP + 14 + 16 * i}h18" stroke="{color}" stroke-width="2"/>'
+            yield _text(LEFT + 34, TOP + 18 + 16 * i, "start", name)
+
+
+def _runs(points: Curve) -> Iterator[list[tuple[float, float]]]:
+    """The stretches of a curve without gaps."""
+    run: list[tuple[float, float]] = []
+    for x, y in points:
+        if math.isfinite(y):
+            run.append((x, y))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _text(x: float, y: float, anchor: str, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+class _Axis:
+    """Maps values to pixels between `begin` and `end`, with room at both ends."""
+
+    def __init__(self, values: Sequence[float], begin: float, end: float, log: bool = False) -> None:
+        self._log = log
+        scaled = [self._scale(v) for v in values] or [0.0]
+        low, high = min(scaled), max(scaled)
+        room = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
+        self._low, self._high, self._begin, self._end = low - room, high + room, begin, end
+
+    def _scale(self, value: float) -> float:
+        return math.log10(value) if self._log else value
+
+    def __call__(self, value: float) -> float:
+        return self._begin + (self._scale(value) - self._low) / (self._high - self._low) * (self._end - self._begin)
+
+    def ticks(self) -> Iterator[tuple[float, float]]:
+        """Some five round values, and their pixels: multiples of 1, 2 or 5 times a power of ten."""
+        rough = (self._high - self._low) / 5
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = max(1.0, power) if self._log else next(s * power for s in (1, 2, 5, 10) if s * power >= rough)
+        first = math.ceil(self._low / step)
+        for i in range(first, math.floor(self._high / step) + 1):
+            value = 10.0 ** (i * step) if self._log else i * step
+            yield value, self(value)
