@@ -44,7 +44,7 @@ def trained(by_columns: bool, steps: int = 5, **arguments: Any) -> tuple[ws.nn.M
 def test_bits_files_and_everything_read_are_the_twins(tmp_path: Path) -> None:
     (model, s), (twin, t) = trained(True), trained(False)
     assert s.plan.copy_bytes < t.plan.copy_bytes  # the first layer has none
-    assert [b.name for b in s.plan.buffers if b.turned and b.space.value == "state"]
+    assert [b.name for b in s.plan.buffers if b.transposed and b.space.value == "state"]
     found, want = s.state_dict(), t.state_dict()
     assert found.keys() == want.keys()
     assert found["0.weight.adam.m"].shape == (32, 48)

@@ -43,8 +43,8 @@ class Rprop(Optimizer):
         for w, g, first in zip(params, grads, self.by_update(graph, params, lambda t: t < 2.0), strict=True):
             before, size = self.state(graph, w, "gradient"), self.state(graph, w, "size")
             agree = g * before
-            turned = fn.where(agree < 0.0, s["eta_minus"], 1.0)
-            factor = fn.where(agree > 0.0, s["eta_plus"], turned).astype(w.dtype)
+            shrink_or_keep = fn.where(agree < 0.0, s["eta_minus"], 1.0)
+            factor = fn.where(agree > 0.0, s["eta_plus"], shrink_or_keep).astype(w.dtype)
             grown = fn.where(first, s["lr"], size) * factor
             new_size = fn.maximum(fn.minimum(grown, s["largest"]), s["smallest"])
             followed = fn.where(agree < 0.0, 0.0, g)

@@ -106,7 +106,7 @@ def test_a_second_step_reads_the_copies_that_the_first_one_wrote() -> None:
 
 def test_weights_have_half_copies_in_pairs_and_nothing_is_cast_by_itself() -> None:
     plan = planned(halved(mlp_step(64, 128, 32), bfloat16), {"batch": 21})
-    copies = Counter((c.name, c.turned, c.layout) for c in plan.buffers if c.space is Space.COPY)
+    copies = Counter((c.name, c.transposed, c.layout) for c in plan.buffers if c.space is Space.COPY)
     assert copies == {("w0", False, PAIRS): 1, ("w1", False, PAIRS): 1, ("w1", True, PAIRS): 1}
     assert all(c.type.dtype == bfloat16 for c in plan.buffers if c.space is Space.COPY)
     alone = [k.origin for k in plan.kernels if set(k.origin) == {"cast"}]

@@ -150,7 +150,7 @@ def _copy_states(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:
             assert buffer.source is not None, "a copy has a source state"
             shape = _numbers(plan.buffers[buffer.source].type.shape)
             state = arrays[buffer.source][: prod(shape)].reshape(shape)
-            arrays[buffer.id][:] = (state.T if buffer.turned else state).reshape(-1)  # a half copy rounds
+            arrays[buffer.id][:] = (state.T if buffer.transposed else state).reshape(-1)  # a half copy rounds
 
 
 def _numbers(shape: Shape) -> tuple[int, ...]:

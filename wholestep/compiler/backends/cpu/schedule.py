@@ -60,6 +60,6 @@ def make_plan(request: PlanRequest, settings: Settings | None = None) -> Plan:
     settings = settings or settings_of(request.target)
     if request.frugal:
         settings = replace(settings, frugal=True)
-    stored, turned = transpose_states(request.graph)
-    draft = mark_transposed(make_draft(replace(request, graph=stored), CpuOperands()), turned)
+    stored, transposed = transpose_states(request.graph)
+    draft = mark_transposed(make_draft(replace(request, graph=stored), CpuOperands()), transposed)
     return schedule(draft, settings)

@@ -131,7 +131,7 @@ def rotary(
     interleaved: bool = False,
     frequencies: Sequence[float] | None = None,
 ) -> Tensor:
-    """Rotary positions (arXiv:2104.09864): pairs of features, turned by an angle that grows with the position.
+    """Rotary positions (arXiv:2104.09864): pairs of features, rotated by an angle that grows with the position.
 
     At position t, pair i is rotated by t·base^(-2i/d), so that products of queries and keys depend on distances only.
 

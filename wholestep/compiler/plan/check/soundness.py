@@ -96,7 +96,7 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
         need(buffer.layout == Layout.ROWS, f"{where} is stored in dense rows")
     if buffer.space is Space.STATE:
         need(not symbols_of(buffer.type.shape), f"{where} has a fixed size")
-        need(not buffer.turned or buffer.by_columns, f"{where} is stored transposed only if it was declared by columns")
+        need(not buffer.transposed or buffer.by_columns, f"{where} is transposed only if it was declared by columns")
         if buffer.is_part:
             from wholestep.compiler.ir.state_partition import (
                 AxisSplit,
@@ -116,16 +116,17 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
                 buffer.part_type.shape in [division.shape for division in divisions],
                 f"{where} has the shape of one rank's part",
             )
-            need(not buffer.parts or not buffer.turned, f"{where} is not both partitioned and transposed")
+            need(not buffer.parts or not buffer.transposed, f"{where} is not both partitioned and transposed")
     need((buffer.source is not None) == (buffer.space is Space.COPY), f"{where} has a source exactly if it is a copy")
     if buffer.space is Space.COPY:
         source = buffer_of(plan, buffer.source, f"the source of {where}").type
         half = buffer.type.dtype.is_half and not source.dtype.is_half
-        shape = tuple(reversed(source.shape)) if buffer.turned else source.shape
-        matrix = source.rank == 2 or (source.rank == 1 and not buffer.turned)  # a matrix, or a bias
+        shape = tuple(reversed(source.shape)) if buffer.transposed else source.shape
+        matrix = source.rank == 2 or (source.rank == 1 and not buffer.transposed)  # a matrix, or a bias
         need(matrix and buffer.type.shape == shape, f"{where} has the shape of its state or of the transpose")
         need(
-            half or (buffer.turned and buffer.type.dtype == source.dtype), f"{where} is in half precision or transposed"
+            half or (buffer.transposed and buffer.type.dtype == source.dtype),
+            f"{where} is in half precision or transposed",
         )
 
 

@@ -57,7 +57,7 @@ class Buffer:
     bytes: int  # size at capacity, padding included
     offset: int = 0  # offset in its segment: the arena, the copies, or a thread's workspace; chosen by the schedule
     source: int | None = None  # COPY only: the id of its state
-    turned: bool = False  # stored transposed: a COPY relative to its state, a STATE relative to its declared type
+    transposed: bool = False  # stored transposed: a COPY relative to its state, a STATE relative to its declared type
     by_columns: bool = False  # STATE only: was it declared to be stored by columns (whether or not it is)?
     parts: int = 0  # STATE only: the number of ranks that hold a part each, or 0; `type` is the type of one part
     whole: Shape = ()  # partitioned STATE only: the shape that the user sees
@@ -80,7 +80,7 @@ class Buffer:
     @property
     def part_type(self) -> TensorType:
         """The type of one rank's part, not transposed even if it is stored so."""
-        return transpose_type(self.type) if self.turned and self.space is Space.STATE else self.type
+        return transpose_type(self.type) if self.transposed and self.space is Space.STATE else self.type
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,11 @@ class OnnxNetwork(Module):
     """A network imported from an ONNX file: see `from_onnx`."""
 
     def __init__(self, network: OnnxGraph, constants: Sequence[str] = ()) -> None:
-        kinds, turned = _kinds(network, constants), _read_turned(network)
+        kinds, transposed = _kinds(network, constants), _read_transposed(network)
         frozen = set(network.notes.get(FROZEN, "").split("\n"))
         held = {name: array for name, array in network.constants.items() if name in kinds}
         for name, array in held.items():
-            kind, options = kinds[name], {} if kinds[name] is Buffer else {"by_columns": name in turned}
+            kind, options = kinds[name], {} if kinds[name] is Buffer else {"by_columns": name in transposed}
             parameter = kind(array.shape, 0.0, array.dtype.name, **options)
             parameter.optional = True
             parameter.frozen = name in frozen
@@ -195,12 +195,12 @@ def _kinds(network: OnnxGraph, constants: Sequence[str]) -> dict[str, type[Param
     return kinds
 
 
-def _read_turned(network: OnnxGraph) -> set[str]:
+def _read_transposed(network: OnnxGraph) -> set[str]:
     """The matrices that are read only as `x @ w.T`, which are stored transposed."""
     if network.ours:
         return set(network.notes.get(BY_COLUMNS, "").split("\n"))
     products: set[str] = set()
-    turned: set[str] = set()
+    transposed: set[str] = set()
     other: set[str] = set()
     calls = _all_calls(network)
     for call in calls:
@@ -210,8 +210,8 @@ def _read_turned(network: OnnxGraph) -> set[str]:
         swaps = call.op == "Transpose" and list(call.attributes.get("perm", [1, 0])) == [1, 0]
         for position, name in enumerate(call.inputs):
             gemm = call.op == "Gemm" and position == 1 and call.attributes.get("transB", 0)
-            (turned if gemm or (swaps and call.outputs[0] in products) else other).add(name)
-    return {name for name in turned - other if name in network.constants and network.constants[name].ndim == 2}
+            (transposed if gemm or (swaps and call.outputs[0] in products) else other).add(name)
+    return {name for name in transposed - other if name in network.constants and network.constants[name].ndim == 2}
 
 
 def _all_calls(network: OnnxGraph) -> list[OnnxNode]:

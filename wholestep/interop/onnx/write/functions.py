@@ -164,8 +164,8 @@ _GROUPED = """
   second = Constant <value_ints = [2]> ()
   k5 = Unsqueeze (k, second)
   v5 = Unsqueeze (v, second)
-  turned = Transpose <perm = [0, 1, 2, 4, 3]> (k5)
-  raw5 = MatMul (queries5, turned)
+  transposed = Transpose <perm = [0, 1, 2, 4, 3]> (k5)
+  raw5 = MatMul (queries5, transposed)
   raw_sizes = Shape <start = -2> (raw5)
   q_heads = Shape <start = 1, end = 2> (larger)
   together = Concat <axis = 0> (q_batch, q_heads, raw_sizes)
@@ -190,7 +190,7 @@ def _attention(name: str) -> str:
     raw = (
         _GROUPED
         if "grouped_" in name
-        else f" turned = Transpose <perm = [{order}]> (k) raw = MatMul (larger, turned)\n"
+        else f" transposed = Transpose <perm = [{order}]> (k) raw = MatMul (larger, transposed)\n"
     )
     scores = " scores = Add (raw, mask)\n" if masked else " scores = Identity (raw)\n"
     visible = _CAUSAL if "causal_" in name else " visible = Identity (scores)\n"

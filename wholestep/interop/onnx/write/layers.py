@@ -67,8 +67,8 @@ def conv_transpose(e: OnnxEmitter, node: ir.Node, bias: ir.Node | None = None) -
 def gemm(e: OnnxEmitter, node: ir.Node, bias: ir.Node) -> str:
     """Write a matrix product and its bias as Gemm."""
     a = attrs_of(node, at.MatmulAttrs)
-    turned = {"transA": int(a.transpose_a), "transB": int(a.transpose_b)}
-    return e.add("Gemm", [*(value(e, i) for i in node.inputs), value(e, bias)], turned)
+    transposed = {"transA": int(a.transpose_a), "transB": int(a.transpose_b)}
+    return e.add("Gemm", [*(value(e, i) for i in node.inputs), value(e, bias)], transposed)
 
 
 def max_pool(e: OnnxEmitter, node: ir.Node) -> str:

@@ -101,8 +101,8 @@ def make_model(
         producer_version=wholestep.__version__,
         ir_version=FORMAT,
     )
-    turned = [name for name, node in graph.states().items() if is_by_columns(node)]
-    notes = {BY_COLUMNS: "\n".join(turned), BUFFERS: "\n".join(named.buffers), FROZEN: "\n".join(named.frozen)}
+    transposed = [name for name, node in graph.states().items() if is_by_columns(node)]
+    notes = {BY_COLUMNS: "\n".join(transposed), BUFFERS: "\n".join(named.buffers), FROZEN: "\n".join(named.frozen)}
     helper.set_model_props(model, {name: text for name, text in notes.items() if text})
     return model
 

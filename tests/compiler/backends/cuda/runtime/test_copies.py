@@ -26,7 +26,7 @@ def copies(session: ws.Session) -> Iterator[tuple[Buffer, np.ndarray, np.ndarray
     for buffer in plan.buffers:
         if buffer.space is Space.COPY:
             state = session.get(names[buffer.source])
-            expected = np.ascontiguousarray((state.T if buffer.turned else state).astype(buffer.type.dtype.numpy))
+            expected = np.ascontiguousarray((state.T if buffer.transposed else state).astype(buffer.type.dtype.numpy))
             found = np.empty_like(expected)
             program._own.read(program._offsets[buffer.id], found)
             yield buffer, found.view(np.uint8), expected.view(np.uint8)
@@ -41,14 +41,14 @@ def test_copies_are_those_of_numpy_after_a_step_and_after_somebody_else(gpu: Fak
     rng = np.random.default_rng(0)
     batch = {"x": rng.normal(size=(8, 24)).astype(np.float32), "labels": rng.normal(size=(8, 8)).astype(np.float32)}
     session.step(**batch)
-    forms = [(buffer.turned, buffer.type.dtype.name) for buffer, _, _ in copies(session)]
+    forms = [(buffer.transposed, buffer.type.dtype.name) for buffer, _, _ in copies(session)]
     assert forms, "the step reads half forms of its weights"
     for buffer, found, expected in copies(session):
-        np.testing.assert_array_equal(found, expected, err_msg=f"after a step, {buffer.turned}")
+        np.testing.assert_array_equal(found, expected, err_msg=f"after a step, {buffer.transposed}")
     session.set("0.weight", rng.normal(size=(40, 24)).astype(np.float32))
     session._programs.main.program._refresh()
     for buffer, found, expected in copies(session):
-        np.testing.assert_array_equal(found, expected, err_msg=f"after `set`, {buffer.turned}")
+        np.testing.assert_array_equal(found, expected, err_msg=f"after `set`, {buffer.transposed}")
 
 
 # -- biases that a product adds ------------------------------------------------------------------------------------

@@ -67,8 +67,8 @@ def _check_layout(buffer: Buffer) -> None:
     need(buffer.layout != PAIRS or paired, f"{where} is stored in pairs, so it must have half elements")
     if buffer.space is Space.STATE:
         need(buffer.layout == state_layout(buffer.type), f"{where} must have the layout of a state")
-        turned = not buffer.parts and is_stored_transposed(buffer.part_type, buffer.by_columns)
-        need(buffer.turned == turned, f"{where} must be transposed if and only if its state is")
+        transposed = not buffer.parts and is_stored_transposed(buffer.part_type, buffer.by_columns)
+        need(buffer.transposed == transposed, f"{where} must be transposed if and only if its state is")
         need(
             not buffer.is_part or buffer.part_type.shape == _part_of(buffer),
             f"{where} must have the shape of its shard",
@@ -116,7 +116,7 @@ def _check_copies(plan: Plan, kernel: Kernel) -> None:
                 and all(i.plain is not None for i in state.index)
                 and state.index[0] != state.index[1]
                 and state.shape == plan.buffers[source].type.shape
-                and store.load.index == (tuple(reversed(state.index)) if copy.turned else state.index),
+                and store.load.index == (tuple(reversed(state.index)) if copy.transposed else state.index),
                 f"kernel {kernel.id} must write a copy together with its state",
             )
             assert state is not None

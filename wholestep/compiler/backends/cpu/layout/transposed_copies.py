@@ -33,7 +33,7 @@ def store_transposes(draft: Draft) -> Draft:
         if (state.id, operand.type.dtype) not in copies:
             copies[state.id, operand.type.dtype] = len(buffers)
             type = TensorType(tuple(reversed(state.type.shape)), operand.type.dtype)
-            copy = Buffer(len(buffers), state.name, type, Space.COPY, Layout.ROWS, 0, source=state.id, turned=True)
+            copy = Buffer(len(buffers), state.name, type, Space.COPY, Layout.ROWS, 0, source=state.id, transposed=True)
             buffers.append(_with_transposed_layout(copy, draft))
     kernels = tuple(_with_copies(k, copies, buffers) for k in draft.kernels) if copies else draft.kernels
     return replace(draft, buffers=tuple(buffers), kernels=kernels)

@@ -38,7 +38,8 @@ def _is_transposed(state: at.StateAttrs) -> bool:
 
 def mark_transposed(draft: Draft, names: frozenset[str]) -> Draft:
     """The draft with the transposed states marked."""
-    buffers = [replace(x, turned=x.turned or (x.space is Space.STATE and x.name in names)) for x in draft.buffers]
+    marked = [x.transposed or (x.space is Space.STATE and x.name in names) for x in draft.buffers]
+    buffers = [replace(x, transposed=mark) for x, mark in zip(draft.buffers, marked, strict=True)]
     return replace(draft, buffers=tuple(buffers))
 
 

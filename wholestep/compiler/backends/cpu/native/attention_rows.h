@@ -37,14 +37,14 @@ WS_INLINE void NAME(ws_product)(const ws_api *api, NAME(ws_matrix) a, NAME(ws_ma
   NAME(api->gemm)(&g);
 }
 /* c (+)= aᵀ b, a dense: the sum runs over the rows of a */
-WS_INLINE void NAME(ws_turned_product)(const ws_api *api, NAME(ws_matrix) a, NAME(ws_matrix) b, NAME(ws_matrix) c,
+WS_INLINE void NAME(ws_transposed_product)(const ws_api *api, NAME(ws_matrix) a, NAME(ws_matrix) b, NAME(ws_matrix) c,
                                        long m, long n, long k, long add) {
   const ws_gemm g = {m, n, k, a.at, 1, a.row, 16 * a.row, b.at, b.row, b.panel, c.at, c.row, c.panel, add};
   NAME(api->gemm)(&g);
 }
 
 /* Copy the transpose of x into panels, [rows/16][columns][16]. */
-WS_INLINE NAME(ws_matrix) NAME(ws_turn)(REAL *restrict to, NAME(ws_matrix) x, long rows, long columns) {
+WS_INLINE NAME(ws_matrix) NAME(ws_transpose)(REAL *restrict to, NAME(ws_matrix) x, long rows, long columns) {
   for (long i = 0; i < rows; i += 16) {
     const long n = WS_LEAST(16, rows - i), whole = sizeof(REAL) == 4 && n == 16 ? columns / 16 * 16 : 0;
     for (long j = 0; j < whole; j += 16)              /* this branch is for floats only, hence the casts */
@@ -114,14 +114,14 @@ WS_INLINE REAL NAME(ws_exponentials)(REAL *restrict z, long n, long end, REAL mo
 
 WS_INLINE void NAME(ws_call_attention)(const ws_api *api, const NAME(ws_attention) *a) {
   const long stride = ws_lanes(a->keys) + 16, step = a->causal ? WS_CAUSAL_ROWS : a->block;
-  const NAME(ws_matrix) turned = NAME(ws_turn)(a->work, NAME(ws_shared)(&a->k), a->keys, a->width);
+  const NAME(ws_matrix) transposed = NAME(ws_transpose)(a->work, NAME(ws_shared)(&a->k), a->keys, a->width);
   const NAME(ws_matrix) p = {a->work + ws_lanes(a->keys) * a->width, stride, 16};
   REAL most[WS_MOST_QUERIES], total[WS_MOST_QUERIES];
   for (long g = 0; g < a->group; g++)
     for (long row = 0; row < a->queries; row += step) {
       const long rows = WS_LEAST(step, a->queries - row);
       const long seen = a->causal ? WS_LEAST(a->keys, row + rows) : a->keys, turn = g * a->queries + row;
-      NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), turned, p, rows, seen, a->width, WS_SHARE(a, turn, rows));
+      NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), transposed, p, rows, seen, a->width, WS_SHARE(a, turn, rows));
       /* Row by row within each pass, so that the latencies of neighbouring rows overlap. */
       for (long i = 0; i < rows; i++) {
         const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen;
@@ -179,12 +179,12 @@ WS_INLINE void NAME(ws_softmax_grad)(REAL *restrict z, REAL *restrict dp, long n
 }
 
 /* Probabilities and score gradients of the queries [row, row + rows), stored at their place in the block. */
-WS_INLINE long NAME(ws_score_block)(const ws_api *api, const NAME(ws_attention_grad) *a, NAME(ws_matrix) k_turned,
-                                    NAME(ws_matrix) v_turned, NAME(ws_matrix) p, NAME(ws_matrix) ds, long g, long row,
-                                    long rows) {
+WS_INLINE long NAME(ws_score_block)(const ws_api *api, const NAME(ws_attention_grad) *a, NAME(ws_matrix) k_transposed,
+                                    NAME(ws_matrix) v_transposed, NAME(ws_matrix) p, NAME(ws_matrix) ds, long g,
+                                    long row, long rows) {
   const long seen = a->causal ? WS_LEAST(a->keys, row + rows) : a->keys, turn = g * a->queries + row;
-  NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), k_turned, p, rows, seen, a->width, WS_SHARE(a, turn, rows));
-  NAME(ws_product)(api, NAME(ws_head)(&a->gradient, g, row), v_turned, ds, rows, seen, a->values, WS_NOTHING);
+  NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), k_transposed, p, rows, seen, a->width, WS_SHARE(a, turn, rows));
+  NAME(ws_product)(api, NAME(ws_head)(&a->gradient, g, row), v_transposed, ds, rows, seen, a->values, WS_NOTHING);
   for (long i = 0; i < rows; i++) {
     const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen, query = row + i;
     REAL *z = p.at + i * p.row, *d = ds.at + i * ds.row;
@@ -203,12 +203,12 @@ WS_INLINE void NAME(ws_add_keys)(const ws_api *api, const NAME(ws_attention_grad
                                  NAME(ws_matrix) y, const ws_view *to, long columns, long g, long row, long rows) {
   const long before = a->causal ? WS_LEAST(row, a->keys) : 0;  /* keys that all queries of the block see */
   NAME(ws_matrix) c = NAME(ws_shared)(to);
-  if (!a->causal) NAME(ws_turned_product)(api, x, y, c, a->keys, columns, rows, g > 0 || row > 0);
-  else if (before) NAME(ws_turned_product)(api, x, y, c, before, columns, rows, 1);
+  if (!a->causal) NAME(ws_transposed_product)(api, x, y, c, a->keys, columns, rows, g > 0 || row > 0);
+  else if (before) NAME(ws_transposed_product)(api, x, y, c, before, columns, rows, 1);
   for (long i = 0; a->causal && i < rows && row + i < a->keys; i += WS_CAUSAL_ROWS) {
     const long key = row + i, keys = WS_LEAST(WS_CAUSAL_ROWS, WS_LEAST(a->keys - key, rows - i));
     const NAME(ws_matrix) from = {x.at + i * x.row + key, x.row, 16}, down = {y.at + i * y.row, y.row, y.panel};
-    NAME(ws_turned_product)(api, from, down, (NAME(ws_matrix)){c.at + key * c.row, c.row, c.panel}, keys, columns,
+    NAME(ws_transposed_product)(api, from, down, (NAME(ws_matrix)){c.at + key * c.row, c.row, c.panel}, keys, columns,
                             rows - i, g > 0);
   }
 }
@@ -222,9 +222,9 @@ WS_INLINE void NAME(ws_clear_keys)(const ws_view *to, long first, long keys, lon
 
 WS_INLINE void NAME(ws_call_attention_grad)(const ws_api *api, const NAME(ws_attention_grad) *a) {
   const long stride = ws_lanes(a->keys) + 16, step = a->causal ? WS_CAUSAL_ROWS : a->block;
-  const NAME(ws_matrix) k_turned = NAME(ws_turn)(a->work, NAME(ws_shared)(&a->k), a->keys, a->width);
+  const NAME(ws_matrix) k_transposed = NAME(ws_transpose)(a->work, NAME(ws_shared)(&a->k), a->keys, a->width);
   REAL *work = a->work + ws_lanes(a->keys) * a->width;
-  const NAME(ws_matrix) v_turned = NAME(ws_turn)(work, NAME(ws_shared)(&a->v), a->keys, a->values);
+  const NAME(ws_matrix) v_transposed = NAME(ws_transpose)(work, NAME(ws_shared)(&a->v), a->keys, a->values);
   work += ws_lanes(a->keys) * a->values;
   const NAME(ws_matrix) p = {work, stride, 16}, ds = {work + a->block * stride, stride, 16};
   for (long g = 0; g < a->group; g++)
@@ -232,7 +232,7 @@ WS_INLINE void NAME(ws_call_attention_grad)(const ws_api *api, const NAME(ws_att
       const long rows = WS_LEAST(a->block, a->queries - row);
       for (long i = 0; i < rows; i += step) {
         const NAME(ws_matrix) p_i = {p.at + i * stride, stride, 16}, ds_i = {ds.at + i * stride, stride, 16};
-        NAME(ws_score_block)(api, a, k_turned, v_turned, p_i, ds_i, g, row + i, WS_LEAST(step, rows - i));
+        NAME(ws_score_block)(api, a, k_transposed, v_transposed, p_i, ds_i, g, row + i, WS_LEAST(step, rows - i));
       }
       if (a->dk.at) NAME(ws_add_keys)(api, a, ds, NAME(ws_head)(&a->q, g, row), &a->dk, a->width, g, row, rows);
       if (a->dv.at) NAME(ws_add_keys)(api, a, p, NAME(ws_head)(&a->gradient, g, row), &a->dv, a->values, g, row, rows);

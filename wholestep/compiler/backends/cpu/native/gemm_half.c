@@ -49,11 +49,11 @@ WS_EXPORT void ws_pair_rows(const ws_pairs *g) {
 /* Pack A's block into pairs, [k/2][HALF_ROWS][2], 16 rows at a time: a transposed A in vectors, else by elements. */
 static void pair_block(uint16_t *to, const ws_gemm *g, long row, long k0, long rows, long k) {
   const long step = g->a_mp ? g->a_mp : 16 * g->a_m;
-  const int turned = g->a_m == 1 && g->a_kp == 16 * g->a_k;
+  const int transposed = g->a_m == 1 && g->a_kp == 16 * g->a_k;
   for (long i = row; i < row + rows; i += 16, to += 32) {
     const uint16_t *a = (const uint16_t *)g->a + i / 16 * step;
     const long width = row + rows - i < 16 ? row + rows - i : 16;
-    if (turned) pair_panel(to, 2 * HALF_ROWS, a + k0 * g->a_k, g->a_k, k, width);
+    if (transposed) pair_panel(to, 2 * HALF_ROWS, a + k0 * g->a_k, g->a_k, k, width);
     else
       for (long j = 0; j < (k + 1) / 2 * 2; j++)
         for (long l = 0; l < width; l++) {

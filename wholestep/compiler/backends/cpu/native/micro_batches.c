@@ -37,10 +37,10 @@ TRANSPOSE(double)
   static void pair_##name(const ws_copy *c, long lo, long hi) {                                                   \
     const float *from = c->state;                                                                                 \
     uint16_t *to = c->copy;                                                                                       \
-    const long rows = c->turned ? c->columns : c->rows, columns = c->turned ? c->rows : c->columns;               \
+    const long rows = c->transposed ? c->columns : c->rows, columns = c->transposed ? c->rows : c->columns;       \
     for (long k = 0; k < rows; k++)                                                                               \
       for (long l = 16 * lo; l < least(16 * hi, columns); l++) {                                                  \
-        const long i = c->turned ? l : k, j = c->turned ? k : l;                                                  \
+        const long i = c->transposed ? l : k, j = c->transposed ? k : l;                                          \
         const long at = c->paneled ? (j / 16) * (c->rows * 16) + i * 16 + j % 16 : i * c->columns + j;            \
         to[l / 16 * ((rows + 1) / 2 * 32) + k / 2 * 32 + l % 16 * 2 + k % 2] = ws_##name##_f32(from[at]);         \
       }                                                                                                           \
@@ -52,7 +52,7 @@ static void refresh(const ws_phase *phase, int id, int threads) {
   for (int k = 0; k < phase->copy_count; k++) {
     const ws_copy *copy = &phase->copies[k];
     long lo, hi;
-    ws_own(((copy->turned ? copy->rows : copy->columns) + 15) / 16, 1, id, threads, &lo, &hi);
+    ws_own(((copy->transposed ? copy->rows : copy->columns) + 15) / 16, 1, id, threads, &lo, &hi);
     if (copy->half == WS_BF16) pair_bf16(copy, lo, hi);
     else if (copy->half == WS_F16) pair_f16(copy, lo, hi);
     else if (copy->bytes == 4) transpose_float(copy, lo, hi);

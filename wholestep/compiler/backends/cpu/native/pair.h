@@ -19,7 +19,7 @@
         __builtin_memcpy(to + 16 * k + 2 * l, &two, 4);                                                            \
       }                                                                                                            \
   }                                                                                                                \
-  static inline void ws_pair_turned_##name(uint16_t *to, const float *from) {                                      \
+  static inline void ws_pair_transposed_##name(uint16_t *to, const float *from) {                                  \
     uint32_t two[16][8];                                                                                           \
     for (int i = 0; i < 16; i++)                                                                                   \
       for (int l = 0; l < 8; l++) two[i][l] = ws_two_##name(from[16 * i + 2 * l], from[16 * i + 2 * l + 1]);       \
@@ -43,7 +43,7 @@ static inline void ws_pair_plain_bf16(uint16_t *to, const float *from) {
   }
 }
 
-static inline void ws_pair_turned_bf16(uint16_t *to, const float *from) {
+static inline void ws_pair_transposed_bf16(uint16_t *to, const float *from) {
   uint32_t two[16][8] __attribute__((aligned(64)));
 #pragma GCC unroll 16
   for (int i = 0; i < 16; i++)
@@ -70,7 +70,7 @@ WS_PAIR(bf16)
     __builtin_memcpy(to, pairs, (size_t)((count < 16 ? count : 16) + 1) / 2 * 64);                                 \
   }
 WS_PAIR_PART(plain, bf16, rows)
-WS_PAIR_PART(turned, bf16, columns)
+WS_PAIR_PART(transposed, bf16, columns)
 WS_PAIR_PART(plain, f16, rows)
-WS_PAIR_PART(turned, f16, columns)
+WS_PAIR_PART(transposed, f16, columns)
 #endif

@@ -103,7 +103,7 @@ typedef struct {
   void *copy;
   long rows, columns;                                 /* of the state */
   int paneled, bytes;                                 /* is the state in panels?  bytes per element: 4 or 8 */
-  int half, turned;                                   /* WS_WHOLE, WS_BF16 or WS_F16; is the copy the transpose? */
+  int half, transposed;                               /* WS_WHOLE, WS_BF16 or WS_F16; is the copy the transpose? */
 } ws_copy;
 
 /* One program of a step over micro-batches: it runs for each of them (a part), or once.  Dimensions and scalars that it

@@ -202,7 +202,7 @@ def refresh(plan: Plan, prefix: str) -> str:
         name = functions.setdefault(_copy_statement(state, copy), f"{prefix}_copy{len(functions)}")
         lines += [p for p in (pointer(state, position), pointer(copy, position)) if p not in lines]
         rows, columns = state.type.shape
-        assert copy.type.shape == ((columns, rows) if copy.turned else (rows, columns)), (
+        assert copy.type.shape == ((columns, rows) if copy.transposed else (rows, columns)), (
             "a copy has the shape of its state"
         )
         lines.append(f"  {name}(b{copy.id}, b{state.id}, {rows}, {columns});")
@@ -231,7 +231,7 @@ def _copy_statement(state: Buffer, copy: Buffer) -> str:
 
 def copy_offset(copy: Buffer) -> str:
     """C expression for the offset in the copy of element (i, j) of a state of rows x columns."""
-    row, column, height = ("j", "i", "columns") if copy.turned else ("i", "j", "rows")
+    row, column, height = ("j", "i", "columns") if copy.transposed else ("i", "j", "rows")
     if copy.layout == PANELS:
         return panel_offset(row, column, height)
     return f"({column}/{LANES})*(({height} + 1)/2*{2 * LANES}) + ({row}/2)*{2 * LANES} + {column}%{LANES}*2 + {row}%2"

@@ -41,7 +41,7 @@ def render_transpose(w: CWriter, copy: Load, state: Load, spans: Mapping[int, Sp
         return
     if dtype.is_half and w.plan.buffers[state.buffer].layout == PANELS:
         w.axes[m], w.axes[n] = "i", "j"
-        routine = f"ws_pair_some_{'plain' if copy.index == state.index else 'turned'}_{SUFFIX[dtype]}"
+        routine = f"ws_pair_some_{'plain' if copy.index == state.index else 'transposed'}_{SUFFIX[dtype]}"
         with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span, str(LANES)):
             to, left = block_of_pairs(copy, state), f"{row_span[1]} - i, {column_span[1]} - j"
             w.emit(f"{routine}({w.params[copy.buffer]} + {to}, {w.address(state)}, {left});")

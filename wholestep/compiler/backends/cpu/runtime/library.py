@@ -180,7 +180,7 @@ class Copy(Structure):
         ("copy", c_void_p),
         ("rows", c_long),
         ("columns", c_long),
-        *[(name, c_int) for name in ("paneled", "bytes", "half", "turned")],
+        *[(name, c_int) for name in ("paneled", "bytes", "half", "transposed")],
     ]
 
 

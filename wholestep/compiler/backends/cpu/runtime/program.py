@@ -338,7 +338,7 @@ class CpuProgram(NativeProgram):
             paneled=state.layout == PANELS,
             bytes=state.type.dtype.size,
             half=native.HALF[copy.type.dtype.name] if copy.type.dtype.is_half else native.WHOLE,
-            turned=copy.turned,
+            transposed=copy.transposed,
         )
 
     def _step_scalar(self) -> int | None:

@@ -80,7 +80,8 @@ class HalfCopies:
 
     def _is_rounded(self, copy: Buffer) -> bool:
         """Is the copy a half-precision one in the state's own layout?"""
-        return self._plan.buffers[_source(copy)].type.dtype == float32 and copy.type.dtype.is_half and not copy.turned
+        source = self._plan.buffers[_source(copy)].type.dtype
+        return source == float32 and copy.type.dtype.is_half and not copy.transposed
 
     def renew(self, code: Callable[[], CudaModule]) -> None:
         """Recomputes all copies from the current states."""
@@ -91,7 +92,7 @@ class HalfCopies:
             self._graph.launch()
         for copy in self._others:
             state = self._states[_source(copy)].read()
-            values = state.T if copy.turned else state
+            values = state.T if copy.transposed else state
             self._own.write(self._offsets[copy.id], np.ascontiguousarray(values.astype(copy.type.dtype.numpy)))
 
     def _add(self, nodes: Nodes, function: object) -> None:

@@ -184,11 +184,11 @@ def _pinv(r: AtenRecorder, a: Any, *, atol: Any = None, rtol: Any = None, hermit
     whole = ws.stop_gradient(ws.matmul(right * inverse.reshape((*values.shape[:-1], 1, -1)), _transpose(left)))
     arriving = upstream_gradient(whole, 0)
     fixed, back = ws.stop_gradient(x), _transpose(arriving)
-    turned = _transpose(whole)
+    transposed = _transpose(whole)
     # dP = -P dA P + P Pᵀ dAᵀ (1 - A P) + (1 - P A) dAᵀ Pᵀ P
     beside = ws.eye(m, dtype=x.dtype) - ws.matmul(fixed, whole)
     ahead = ws.eye(n, dtype=x.dtype) - ws.matmul(whole, fixed)
-    slope = ws.matmul(beside, ws.matmul(back, ws.matmul(whole, turned)))
-    slope = slope + ws.matmul(ws.matmul(turned, whole), ws.matmul(back, ahead))
-    slope = slope - ws.matmul(turned, ws.matmul(arriving, turned))
+    slope = ws.matmul(beside, ws.matmul(back, ws.matmul(whole, transposed)))
+    slope = slope + ws.matmul(ws.matmul(transposed, whole), ws.matmul(back, ahead))
+    slope = slope - ws.matmul(transposed, ws.matmul(arriving, transposed))
     return custom_gradient_outputs("pinv", [whole], [arriving], [(x, slope)])[0]

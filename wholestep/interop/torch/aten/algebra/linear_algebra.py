@@ -85,9 +85,9 @@ def _lower(r: AtenRecorder, x: Any, upper: bool = False) -> Tensor:
 @row("linalg_cholesky_ex", refuses=REFUSES)
 def _cholesky(r: AtenRecorder, x: Any, *, upper: bool = False, **_: Any) -> tuple[Any, ...]:
     a, n = _square(r, x)
-    turned = a.transpose(-1, -2)
-    both = (a + turned) * 0.5  # torch's gradient is that of a symmetric matrix
-    rest, columns = both + ws.stop_gradient((turned if upper else a) - both), []
+    transposed = a.transpose(-1, -2)
+    both = (a + transposed) * 0.5  # torch's gradient is that of a symmetric matrix
+    rest, columns = both + ws.stop_gradient((transposed if upper else a) - both), []
     for k in range(n):
         below = (ws.iota((n, 1), 0) >= k).astype(a.dtype)
         column = rest[..., k : k + 1] / ws.sqrt(rest[..., k : k + 1, k : k + 1]) * below

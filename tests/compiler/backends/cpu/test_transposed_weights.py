@@ -41,7 +41,7 @@ def by_columns(graph: IRGraph) -> IRGraph:
 
 @settings(max_examples=30)
 @given(graphs(max_nodes=20), st.integers(0, 2**31))
-def test_a_turned_graph_computes_the_same(graph: IRGraph, seed: int) -> None:
+def test_a_graph_with_transposed_weights_computes_the_same(graph: IRGraph, seed: int) -> None:
     lowered = by_columns(lower(graph))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transposed_weights, "is_stored_transposed", lambda type, by_columns: by_columns)
@@ -76,9 +76,9 @@ def test_a_layers_step_moves_nothing() -> None:
     assert not [n for n in stored.nodes if n.op == "permute"]
     plan = make_plan(graph, {})
     (kept,) = [x for x in plan.buffers if x.space is Space.STATE]
-    assert (kept.type.shape, kept.user_type.shape, kept.turned) == ((48, 32), (32, 48), True)
+    assert (kept.type.shape, kept.user_type.shape, kept.transposed) == ((48, 32), (32, 48), True)
     assert not [x for x in plan.buffers if x.space is Space.COPY]
-    wrong = [replace(x, turned=False) if x is kept else x for x in plan.buffers]
+    wrong = [replace(x, transposed=False) if x is kept else x for x in plan.buffers]
     with pytest.raises(PlanError, match="must be transposed if and only if"):
         check_file(replace(plan, buffers=tuple(wrong)))
 
