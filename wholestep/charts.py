@@ -1,6 +1,6 @@
 """Line charts in files: SVG is written here, every other format by matplotlib, which is optional.
 
-A chart is a row of panels with a frame, ticks at round numbers and a legend: what a run or a schedule needs, without
+A figure is a row of charts with a frame, ticks at round numbers and a legend: what a run or a schedule needs, without
 the 100 MB that matplotlib and its dependencies occupy.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wholestep.errors import UsageError
 
-WIDTH, HEIGHT = 480, 320  # of a panel, in pixels
+WIDTH, HEIGHT = 480, 320  # of a chart, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 32, 44  # margins around the frame
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 
@@ -22,7 +22,7 @@ Curve = Sequence[tuple[float, float]]  # points (x, y); a gap where y is not fin
 
 
 @dataclass(frozen=True)
-class Panel:
+class Chart:
     """Curves over one axis."""
 
     title: str
@@ -32,10 +32,10 @@ class Panel:
     legend: bool = True
 
 
-def draw(panels: Sequence[Panel], path: Path) -> None:
-    """Draw the panels side by side into a file, whose suffix selects the format."""
+def draw(charts: Sequence[Chart], path: Path) -> None:
+    """Draw the charts side by side into a file, whose suffix selects the format."""
     if path.suffix.lower() == ".svg":
-        path.write_text(svg(panels), encoding="utf-8")
+        path.write_text(svg(charts), encoding="utf-8")
         return
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -45,44 +45,44 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
             f"drawing {path.name!r} needs matplotlib: pip install matplotlib. "
             "A name that ends with .svg needs nothing; plot() gives text."
         ) from None
-    figure = Figure(figsize=(5 * len(panels), 3.5), layout="constrained")
+    figure = Figure(figsize=(5 * len(charts), 3.5), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for name, points in panel.curves.items():
+    for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
+        for name, points in chart.curves.items():
             axes.plot(
                 [x for x, _ in points], [y for _, y in points], marker="." if len(points) < 100 else "", label=name
             )
-        axes.set(xlabel=panel.xlabel, xscale="log" if panel.log else "linear")
-        axes.set_title(panel.title, fontsize=10)
-        if panel.legend:
+        axes.set(xlabel=chart.xlabel, xscale="log" if chart.log else "linear")
+        axes.set_title(chart.title, fontsize=10)
+        if chart.legend:
             axes.legend()
     figure.savefig(path)
 
 
-def svg(panels: Sequence[Panel]) -> str:
-    """The panels as a standalone SVG document."""
-    drawn = [f'<g transform="translate({WIDTH * i} 0)">{"".join(_panel(p))}</g>' for i, p in enumerate(panels)]
-    size = f'width="{WIDTH * len(panels)}" height="{HEIGHT}" viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}"'
+def svg(charts: Sequence[Chart]) -> str:
+    """The charts as a standalone SVG document."""
+    drawn = [f'<g transform="translate({WIDTH * i} 0)">{"".join(_chart(p))}</g>' for i, p in enumerate(charts)]
+    size = f'width="{WIDTH * len(charts)}" height="{HEIGHT}" viewBox="0 0 {WIDTH * len(charts)} {HEIGHT}"'
     style = 'font-family="sans-serif" font-size="12"'
     background = '<rect width="100%" height="100%" fill="white"/>'
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', background, *drawn, "</svg>\n"])
 
 
-def _panel(panel: Panel) -> Iterator[str]:
-    finite = [(x, y) for points in panel.curves.values() for x, y in points if math.isfinite(y)]
-    across = _Axis([x for x, _ in finite], LEFT, WIDTH - RIGHT, panel.log)
+def _chart(chart: Chart) -> Iterator[str]:
+    finite = [(x, y) for points in chart.curves.values() for x, y in points if math.isfinite(y)]
+    across = _Axis([x for x, _ in finite], LEFT, WIDTH - RIGHT, chart.log)
     up = _Axis([y for _, y in finite], HEIGHT - BOTTOM, TOP)
     frame = f'x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM}"'
     yield f'<rect {frame} fill="none" stroke="#888"/>'
-    yield _text(WIDTH / 2, TOP - 12, "middle", panel.title)
-    yield _text(WIDTH / 2, HEIGHT - 8, "middle", panel.xlabel)
+    yield _text(WIDTH / 2, TOP - 12, "middle", chart.title)
+    yield _text(WIDTH / 2, HEIGHT - 8, "middle", chart.xlabel)
     for value, at in across.ticks():
         yield f'<path d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#ddd"/>'
         yield _text(at, HEIGHT - BOTTOM + 16, "middle", f"{value:.4g}")
     for value, at in up.ticks():
         yield f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
         yield _text(LEFT - 6, at + 4, "end", f"{value:.4g}")
-    for i, (name, points) in enumerate(panel.curves.items()):
+    for i, (name, points) in enumerate(chart.curves.items()):
         color = COLORS[i % len(COLORS)]
         for run in _runs(points):
             line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in run)
@@ -91,7 +91,7 @@ def _panel(panel: Panel) -> Iterator[str]:
                 f'<polyline points="{line}{" " + line if len(run) == 1 else ""}" fill="none" stroke="{color}" '
                 f'stroke-width="2"{ends}/>'
             )
-        if panel.legend:
+        if chart.legend:
             yield f'<path d="M{LEFT + 10} {TOP + 14 + 16 * i}h18" stroke="{color}" stroke-width="2"/>'
             yield _text(LEFT + 34, TOP + 18 + 16 * i, "start", name)
 

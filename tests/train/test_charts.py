@@ -9,7 +9,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 import wholestep as ws
-from wholestep.charts import HEIGHT, WIDTH, Panel, svg
+from wholestep.charts import HEIGHT, WIDTH, Chart, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -26,7 +26,7 @@ def texts(document: str) -> list[str]:
 
 def test_pixels_are_affine_in_the_values_and_lie_inside() -> None:
     values = [(float(x), x * x - 3.0) for x in range(20)]
-    (drawn,) = lines(svg([Panel("square", "x", {"y": values})]))
+    (drawn,) = lines(svg([Chart("square", "x", {"y": values})]))
     (x0, y0), (x1, y1) = drawn[0], drawn[-1]
     for (x, y), (px, py) in zip(values, drawn, strict=True):
         assert px == pytest.approx(x0 + (x1 - x0) * x / 19, abs=0.1)
@@ -47,18 +47,18 @@ def test_pixels_are_affine_in_the_values_and_lie_inside() -> None:
     ],
 )
 def test_values_that_are_not_finite_are_gaps(ys: list[float], runs: list[int]) -> None:
-    assert list(map(len, lines(svg([Panel("t", "x", {"y": list(enumerate(ys, 1))})])))) == runs
+    assert list(map(len, lines(svg([Chart("t", "x", {"y": list(enumerate(ys, 1))})])))) == runs
 
 
 def test_ticks_are_round_and_a_logarithmic_axis_has_powers_of_ten() -> None:
-    plain = texts(svg([Panel("t", "x", {"y": [(0.0, 0.13), (7.0, 0.87)]}, legend=False)]))
+    plain = texts(svg([Chart("t", "x", {"y": [(0.0, 0.13), (7.0, 0.87)]}, legend=False)]))
     assert [t for t in plain if t not in ("t", "x")] == ["0", "2", "4", "6", "0.2", "0.4", "0.6", "0.8"]
-    log = texts(svg([Panel("t", "x", {"y": [(1e-4, 1.0), (1e-1, 2.0)]}, log=True, legend=False)]))
+    log = texts(svg([Chart("t", "x", {"y": [(1e-4, 1.0), (1e-1, 2.0)]}, log=True, legend=False)]))
     assert log[2:6] == ["0.0001", "0.001", "0.01", "0.1"]
 
 
 def test_names_are_escaped() -> None:
-    assert "a<b & c" in texts(svg([Panel("a<b & c", "x", {"y": [(0.0, 1.0)]})]))
+    assert "a<b & c" in texts(svg([Chart("a<b & c", "x", {"y": [(0.0, 1.0)]})]))
 
 
 def test_a_history_and_a_schedule_are_drawn_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from wholestep.charts import Panel, draw
+from wholestep.charts import Chart, draw
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
 
@@ -42,6 +42,6 @@ def plot_to_file(unit: str, points: Points, file: Any, title: str, *, log: bool 
     """Draw the curve to an image file; return its name."""
     if not isinstance(file, str | PathLike):
         fail(UsageError, f"plot takes the name of a file, e.g. 'lr.svg', or nothing for text; received {file!r}.")
-    panel = Panel(title, unit, {title: [(float(n), v) for n, v in points]}, log=log, legend=False)
-    draw([panel], Path(file))
+    chart = Chart(title, unit, {title: [(float(n), v) for n, v in points]}, log=log, legend=False)
+    draw([chart], Path(file))
     return fspath(file)

@@ -16,7 +16,7 @@ import numpy as np
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
 from wholestep.callbacks.run import EpochStats, is_count, is_detail, is_measure, is_number
-from wholestep.charts import Curve, Panel, draw
+from wholestep.charts import Curve, Chart, draw
 from wholestep.errors import InputError, UnknownNameError, UsageError
 from wholestep.schedules.monitor_modes import canonical
 
@@ -128,7 +128,7 @@ class TrainHistory:
         curves = {name: self[name] for name in chosen}
         if path is None:
             return text_plots(curves)
-        draw(_panels([e.epoch + 1 for e in self.epochs], curves), Path(path))
+        draw(_charts([e.epoch + 1 for e in self.epochs], curves), Path(path))
         return str(path)
 
     def __str__(self) -> str:
@@ -204,10 +204,10 @@ def text_plot(name: str, values: list[float], width: int = 60, height: int = 10)
     return "\n".join([name, *(f"{label.rjust(edge)} │{''.join(row)}" for label, row in zip(labels, grid, strict=True))])
 
 
-def _panels(epochs: Sequence[int], curves: Mapping[str, list[float]]) -> list[Panel]:
-    """One panel for each number, together with its validation values."""
+def _charts(epochs: Sequence[int], curves: Mapping[str, list[float]]) -> list[Chart]:
+    """One chart for each number, together with its validation values."""
     groups: dict[str, dict[str, Curve]] = {}
     for name, values in curves.items():
         points = list(zip(map(float, epochs), values, strict=True))
         groups.setdefault(name.removeprefix("val_"), {})[name] = points
-    return [Panel(title, "epoch", group) for title, group in groups.items()]
+    return [Chart(title, "epoch", group) for title, group in groups.items()]
