@@ -16,7 +16,7 @@ import numpy as np
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
 from wholestep.callbacks.run import EpochStats, is_count, is_detail, is_measure, is_number
-from wholestep.charts import Curve, Chart, draw
+from wholestep.charts import Chart, Curve, draw
 from wholestep.errors import InputError, UnknownNameError, UsageError
 from wholestep.schedules.monitor_modes import canonical
 
