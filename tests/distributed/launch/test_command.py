@@ -71,7 +71,7 @@ def test_workers_make_one_run_that_goes_on_with_as_many_to_the_same_bits_and_wit
 
 def test_workers_in_a_grid_are_more_than_one(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["train", SCRIPT, "--model", "2", "--folder", str(tmp_path / "run")])
-    assert "--model 2 divides layers among workers, and there are none: give --workers 4, too." in told.stderr
+    assert "--model 2 divides layers among workers: give --workers 4, too." in told.stderr
 
 
 @pytest.mark.long

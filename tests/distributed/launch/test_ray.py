@@ -33,7 +33,7 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_a_number_of_workers_and_a_folder_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "find_spec", lambda name: True)
-    with pytest.raises(UsageError, match=r"has to know how many: ws.Workers\(4, engine='ray', ...\)"):
+    with pytest.raises(UsageError, match=r"needs the number of workers: ws.Workers\(4, engine='ray', ...\)"):
         ray.this_program(ws.Workers(engine="ray", checkpoint="runs/a"))
     with pytest.raises(UsageError, match=r"a folder that all machines see, ws.Workers\(4, .*checkpoint='runs/a'\)"):
         ray.this_program(ws.Workers(2, engine="ray"))

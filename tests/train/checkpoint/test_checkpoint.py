@@ -324,7 +324,7 @@ def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_used(
     target = folder / "step-00000002" / file
     damage(target, how)
     with pytest.raises(
-        ws.errors.CheckpointError, match=r"step-00000002 is (damaged|no checkpoint).*" + re.escape(file)
+        ws.errors.CheckpointError, match=r"step-00000002 is (damaged|not a checkpoint).*" + re.escape(file)
     ):
         ws.load_checkpoint(folder / "step-00000002")
     with caplog.at_level(logging.WARNING, "wholestep"):
