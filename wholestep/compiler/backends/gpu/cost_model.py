@@ -24,9 +24,10 @@ class GridCosts:
 class ReductionCosts:
     """Thresholds of reductions over rows and columns."""
 
+    narrow_row: int = 16  # elements of the longest row that one thread reduces, if a sample has many rows; *bits*
     warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
-    column_chunk: int = 128  # rows that one block adds up in a column reduction that is split; *bits*
+    part_rows: int = 16  # rows that one thread adds up in a column reduction that is split; *bits*
     short_column: int = 32  # rows of a column sum that a single thread adds up
     packed_columns: int = 1 << 20  # elements of a column sum from which on each thread reduces 8 adjacent columns (029)
     most_packed_sums: int = 5  # sums of one kernel whose partial results fit a block's shared memory
@@ -175,6 +176,20 @@ class LibraryCosts:
 
 
 @dataclass(frozen=True)
+class EfficiencyCosts:
+    """The machine of the estimates that find slow schedules (066).  None of them is part of a plan."""
+
+    load_latency: float = 700.0  # nanoseconds of a load from memory, of which a thread waits for one per round
+    sector_byte: float = 0.00019  # nanoseconds per byte of the sectors that warps move: the price of a byte
+    line: float = 0.6  # nanoseconds of a cache line that a load of a warp touches: a cycle of a multiprocessor
+    nearest_bytes: int = 64 << 10  # bytes of a table that stays in a multiprocessor's own cache
+    resident_threads: int = 1536  # threads of a multiprocessor at the registers that memory-bound kernels need
+    busy_threads: int = 512  # threads of a multiprocessor that keep its arithmetic units busy
+    slow: float = 5.0  # estimated or measured time / price from which on a kernel is called slow
+    least_ns: float = 20_000.0  # nanoseconds above its price from which on a kernel matters to a step
+
+
+@dataclass(frozen=True)
 class RunCosts:
     """Run-time parameters of programs: epochs, graphs and the staging of inputs.  None of them is part of a plan."""
 
@@ -208,4 +223,5 @@ class GpuCosts:
     persistent: PersistentCosts = PersistentCosts()
     memory: MemoryCosts = MemoryCosts()
     library: LibraryCosts = LibraryCosts()
+    efficiency: EfficiencyCosts = EfficiencyCosts()
     run: RunCosts = RunCosts()

@@ -21,7 +21,7 @@ class Form(StrEnum):
     """How the work of a kernel is divided among blocks and threads."""
 
     ELEMENTS = "elements"  # one thread per element, or per vector of adjacent elements
-    ROWS = "rows"  # one warp or one block per row
+    ROWS = "rows"  # one thread, one warp or one block per row
     SUMS = "sums"  # partial column sums: one block per tile of columns and slice of the rows
     COLUMNS = "columns"  # column reduction: one block per tile of columns, whose warps share the reduced axis
     PRODUCT = "product"  # tiled GEMM: one block per output tile
@@ -41,6 +41,8 @@ class Form(StrEnum):
 # Partial gradients that one block adds before the group sums are added: a template argument of `ws_join_parts` in
 # native/window.h, and part of the size of the counters; determines the bits.
 JOINED = 12
+# Chunks of a column that one block adds before the sums of these groups are added; determines the bits.
+JOINED_CHUNKS = 32
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,9 @@ class GpuSchedule(Schedule):
 
     @property
     def sum_counters(self) -> int:
-        """Arrival counters of split sums: one per tile, and one per group of `JOINED` parts that are added first."""
-        if self.chunks <= 1:
-            return 0
-        return self.blocks * (1 + -(-self.chunks // JOINED)) if self.form == Form.GRADIENT else self.blocks
+        """Arrival counters of split sums: one per tile, and one per group of parts that are added first."""
+        group = {Form.GRADIENT: JOINED, Form.COLUMNS: JOINED_CHUNKS}.get(Form(self.form))
+        return 0 if self.chunks <= 1 else self.blocks * (1 if group is None else 1 + -(-self.chunks // group))
 
     @property
     def text(self) -> str:
