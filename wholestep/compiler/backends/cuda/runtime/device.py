@@ -128,7 +128,7 @@ class CudaDevice:
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """Cache key: plan, our version, compiler and architecture."""
         return key_of(
-            "cuda", key or serialize.dump(plan), compiler_version("cuda", options), nvrtc_version(), self.architecture
+            "cuda", key or serialize.dump(plan), compiler_version("cuda"), nvrtc_version(), self.architecture
         )
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
