@@ -35,7 +35,7 @@ def forms(dtype: DType) -> dict[str, IRGraph]:
         "a bias shared by the batch": attention(*same(2, 1, 49, 32), mask=(1, 49, 49), dtype=dtype),
         "padding": attention(*same(*heads, "time", 8), mask=("batch", "time"), axes=(0, 3), dtype=dtype),
         "shared keys, causal, with a mask": attention(
-            ("batch", 4, "time", 24), (*heads, "time", 24), (*heads, "time", 24), mask=("time", "time"), causal=True, dtype=dtype
+            ("batch", 4, "time", 24), *same(*heads, "time", 24)[1:], mask=("time", "time"), causal=True, dtype=dtype
         ),
         "a memory, odd widths": attention((*heads, 5, 33), (*heads, "time", 33), (*heads, "time", 12), dtype=dtype),
         "more queries than keys": attention(

@@ -39,9 +39,9 @@ class MmaTiles:
         return FRAGMENT * self.fragments * self.warps
 
     def shared_bytes(self, call: Call, width: int, values: int) -> int:
-        row = sum(_padded(e) * call.dtype.size + ROW_PADDING for e in (width, values))
+        row = sum(_round_up(e) * call.dtype.size + ROW_PADDING for e in (width, values))
         if call.routine == "attention":
-            return self.rows * (_padded(width) * call.dtype.size + ROW_PADDING) + self.stages * self.others * row
+            return self.rows * (_round_up(width) * call.dtype.size + ROW_PADDING) + self.stages * self.others * row
         statistics = 2 * self.others * float32.size
         return self.rows * row + self.stages * self.others * row + statistics
 
@@ -50,7 +50,7 @@ class MmaTiles:
         return (self.warps, self.fragments, self.others, self.stages, self.parts)
 
 
-def _padded(columns: int) -> int:
+def _round_up(columns: int) -> int:
     return -(-columns // FRAGMENT) * FRAGMENT
 
 
@@ -89,7 +89,7 @@ def _fits(target: GpuTarget, tiles: MmaTiles, call: Call, width: int, values: in
 
 
 def _tiles(costs: AttentionCosts, call: Call, owned: int, width: int, values: int) -> Iterator[MmaTiles]:
-    widths = _padded(width), _padded(values)
+    widths = _round_up(width), _round_up(values)
     forward = call.routine == "attention"
     row = max(widths) * call.dtype.size
     others = costs.mma_keys if forward and row <= costs.mma_wide_row else costs.mma_others
