@@ -83,12 +83,13 @@ def _digests(table: Table, resolution: float = 0.0) -> list[bytes]:
     """The bytes of each row's inputs; rounded to a fraction of the column's deviation if a resolution is given."""
     bytes_per_row = sum(a[:1].nbytes for a in table.inputs.values())
     rows = min(len(table), max(1, MOST_BYTES // max(1, bytes_per_row)))
-    flat = [_rounded(a[:rows].reshape(rows, -1), resolution) for a in table.inputs.values()]
+    flat = [_quantize(a[:rows].reshape(rows, -1), resolution) for a in table.inputs.values()]
     return [b"".join(part[i].tobytes() for part in flat) for i in range(rows)]
 
 
-def _rounded(columns: Array, resolution: float) -> Array:
+def _quantize(columns: Array, resolution: float) -> Array:
     if not resolution or letter_of(columns.dtype) != "f":
         return np.ascontiguousarray(columns)
     deviation = columns.std(axis=0)
-    return np.rint((columns - columns.mean(axis=0)) / np.where(deviation > 0, deviation * resolution, 1.0)).astype("i4")
+    steps = np.where(deviation > 0, deviation * resolution, 1.0)
+    return np.asarray(np.rint((columns - columns.mean(axis=0)) / steps), np.int32)
