@@ -138,7 +138,8 @@ def volume() -> nn.Module:
 
 def signal() -> nn.Module:
     return nn.Sequential(nn.Conv1d(8, 64, 7, padding=3), nn.BatchNorm1d(64), nn.ReLU(), nn.MaxPool1d(4),
-                         nn.Conv1d(64, 128, 5, padding=2), nn.BatchNorm1d(128), nn.ReLU(), nn.AdaptiveAvgPool1d(1))  # fmt: skip
+                         nn.Conv1d(64, 128, 5, padding=2), nn.BatchNorm1d(128), nn.ReLU(),
+                         nn.AdaptiveAvgPool1d(1))  # fmt: skip
 
 
 NETWORKS: dict[str, Network] = {

@@ -39,9 +39,7 @@ def split_sum(plan: Plan) -> Kernel:
 
 
 @pytest.mark.parametrize("channels", CHANNELS)
-def test_sums_of_channels_depend_on_neither_capacity_nor_order(
-    channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_of_channels_depend_on_neither_capacity_nor_order(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     set_costs(monkeypatch, "reductions", part_rows=1)
     wide, narrow = planned(channels, 40), planned(channels, 33)
     schedule = schedule_of(split_sum(wide))

@@ -32,17 +32,17 @@ def decompose(first: int, axes: Sequence[int], extents: Mapping[int, int]) -> di
 
 
 @dataclass(frozen=True)
-class Footprint:
+class TouchedMemory:
     """The memory that the threads of a warp touch for one element or vector each."""
 
     sectors: int  # distinct sectors of all elements
     lines: int  # cache lines of one instruction, times the instructions
 
 
-def footprint(
+def touched_memory(
     load: Load, points: Mapping[int, Numbers], sizes: Mapping[str, int], size: int, axis: int, each: int, packed: bool
-) -> Footprint:
-    """The footprint of one access of a warp whose threads are at `points`.
+) -> TouchedMemory:
+    """The touched_memory of one access of a warp whose threads are at `points`.
 
     Args:
         size: bytes of an element.
@@ -53,8 +53,8 @@ def footprint(
     places = [addresses(load, at, sizes) * size for at in steps]
     sectors = len(np.unique(np.concatenate(places) // SECTOR))
     if packed:
-        return Footprint(sectors, -(-sectors * SECTOR // LINE))
-    return Footprint(sectors, sum(len(np.unique(place // LINE)) for place in places))
+        return TouchedMemory(sectors, -(-sectors * SECTOR // LINE))
+    return TouchedMemory(sectors, sum(len(np.unique(place // LINE)) for place in places))
 
 
 def addresses(load: Load, points: Mapping[int, Numbers], sizes: Mapping[str, int]) -> Numbers:
