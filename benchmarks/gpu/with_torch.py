@@ -46,6 +46,7 @@ class Stepper:
         self._step()
         self.last.item()
         self._restore()
+        self.optimizer.zero_grad(set_to_none=True)
         del self.last
         torch.cuda.empty_cache()
         return []
