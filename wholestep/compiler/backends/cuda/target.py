@@ -71,6 +71,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             cache=cache,
             widest_head=WIDEST_HEAD,
         ),
+        tensor_cores=True,
         tf32=bool(suffix),
         libraries=f"{BACKEND}.libraries.library_calls:LIBRARIES",
     )

@@ -114,6 +114,14 @@ class AttentionCosts:
     narrow_tile: int = 16  # rows per block for wide heads and float64, which need more shared memory; *bits*
     wide_head: int = 256  # bytes per row: wider heads use the narrow tile
     rows_per_group: tuple[tuple[int, int], ...] = ((512, 4), (200, 2))  # (fewest blocks, rows per group of threads)
+    # With tensor cores (064).  The limits of columns keep accumulators within a thread's 255 registers.
+    mma_warps: int = 4  # warps per block; fewer for at most 32 rows
+    mma_keys: int = 64  # keys per tile in the forward pass; *bits*
+    mma_others: int = 32  # rows per tile backward, and forward for rows longer than `mma_wide_row`; *bits*
+    mma_wide_row: int = 256  # bytes
+    mma_forward_row: int = 128  # bytes of the longest row for which a warp has 32 queries
+    mma_backward_row: int = 64  # the same backward, where a warp accumulates two results
+    mma_columns: int = 256  # columns of keys and values together that one block accumulates
 
 
 @dataclass(frozen=True)

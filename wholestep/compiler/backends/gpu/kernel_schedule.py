@@ -28,6 +28,7 @@ class Form(StrEnum):
     MEDIUM = "middle"  # medium-size float32 GEMM: one block per output tile
     LIBRARY = "library"  # a library's GEMM, followed by one thread per element for the epilogue
     ATTENTION = "attention"  # flash attention: one block per tile of queries, or of keys
+    ATTENTION_MMA = "attention mma"  # the same with tensor cores
     GRAPH = "cudnn"  # a library's operation graph: a convolution or an attention
     EXCHANGE = "nccl"  # a collective: transfers between ranks, and one thread per element for the sums
     SCATTER = "scatter"  # one thread per element of the target
@@ -67,7 +68,7 @@ class GpuSchedule(Schedule):
     owns: tuple[int, ...] = ()
     workspace: int = 0  # upper bound of a library's workspace in bytes
     workspace_at: int = 0  # offset of this workspace in the arena
-    ahead: int = 0  # bytes of shared memory into which a block prefetches its next row
+    ahead: int = 0  # bytes of dynamic shared memory, into which a block prefetches its next row or tiles
 
     @property
     def counters(self) -> int:

@@ -257,6 +257,7 @@ PRIMITIVES = (
     "gemm_medium.h",
     "window.h",
     "attention.h",
+    "attention_mma.h",
     "persistent_scan.h",
 )
 
