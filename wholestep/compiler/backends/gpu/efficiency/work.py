@@ -99,6 +99,7 @@ def elements(plan: Plan, kernel: Kernel) -> KernelWork:
     schedule, extents = schedule_of(kernel), extents_of(plan, kernel)
     if isinstance(kernel.body, Window):
         return pixels(kernel.body, schedule, prod(extents[a] for a in range(4)))
+    depth = extents[kernel.body.reduced] if isinstance(kernel.body, Columns) else 1
     axis, each = kernel.vector, schedule.vector
     inner = () if axis is None else (axis,)
     axes = (*kernel.rows, *inner)
@@ -108,9 +109,10 @@ def elements(plan: Plan, kernel: Kernel) -> KernelWork:
     points = [decompose(at, axes, extents) for at in some_warps(total)]
     if axis is not None and each > 1:
         points = [{**p, axis: p[axis] * each} for p in points]
-    moved = moving_ns(plan, kernel, Warps(tuple(points), total * each, axis, each, each), kernel.levels)
+    levels = kernel.levels if depth == 1 else kernel.levels[:1]
+    moved = moving_ns(plan, kernel, Warps(tuple(points), total * each * depth, axis, each, each), levels)
     threads = schedule.blocks * schedule.threads
-    return KernelWork(ceil(total / threads), min(total, threads), moved)
+    return KernelWork(ceil(total / threads) * ceil(depth / IN_FLIGHT), min(total, threads), moved)
 
 
 def pixels(window: Window, schedule: GpuSchedule, total: int) -> KernelWork:

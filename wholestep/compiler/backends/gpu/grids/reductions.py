@@ -10,6 +10,7 @@ from wholestep.compiler.backends.gpu.cost_model import ReductionCosts
 from wholestep.compiler.backends.gpu.grids.row_loads import prefetch_bytes
 from wholestep.compiler.backends.gpu.kernel_schedule import (
     JOINED_CHUNKS,
+    PARTS,
     THREADS,
     WARP,
     Form,
@@ -113,6 +114,8 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
     rows = prod(evaluate(kernel.axes[a], sizes) for a in columns.rows)
     column_count, reduces = kernel.axes[columns.vector], columns.levels[0].reduces
     length = evaluate(kernel.axes[columns.reduced], sizes)
+    if is_short(columns, kernel):
+        return _schedule_short_columns(plan, kernel, rows * evaluate(column_count, sizes))
     lanes, per_thread = _column_packs(costs.reductions, column_count, kernel.axes[columns.reduced], length, reduces)
     chunk = costs.reductions.part_rows * max(THREADS // WARP, THREADS // lanes)
     tiles = rows * -(-evaluate(column_count, sizes) // (lanes * per_thread))
@@ -125,6 +128,23 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
     bytes = sum(align_up((chunks + groups) * tiles * lanes * per_thread * r.dtype.size) for r in reduces)
     unsplit = GpuSchedule(Form.COLUMNS, THREADS, max(1, tiles), width=lanes, vector=per_thread)
     return replace(unsplit, chunk=chunk, chunks=chunks, scratch=bytes)
+
+
+def is_short(columns: Columns, kernel: Kernel) -> bool:
+    """Has the reduced axis so few elements that a thread adds them alone, in the order in which warps would?"""
+    length = kernel.axes[columns.reduced]
+    is_best = any(r.op == "argmax" for r in columns.levels[0].reduces)
+    return isinstance(length, int) and length <= PARTS and not is_best
+
+
+def _schedule_short_columns(plan: Draft, kernel: Kernel, results: int) -> GpuSchedule:
+    """One thread per result, or per vector of adjacent results."""
+    columns, grids = kernel.body, costs_of(plan).grids
+    assert isinstance(columns, Columns)
+    across = kernel.axes[columns.vector]
+    each = next((n for n in (8, 4) if isinstance(across, int) and across % n == 0), 1)
+    blocks = blocks_of(results // each, THREADS, grids.most_vector_blocks)
+    return GpuSchedule(Form.ELEMENTS, THREADS, blocks, vector=each)
 
 
 def _column_packs(
