@@ -55,9 +55,10 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
             blocks_of(element_count // elements_per_thread, THREADS, costs.grids.most_vector_blocks),
             vector=elements_per_thread,
         )
-    if isinstance(length, int) and _is_narrow(costs.reductions, kernel, nest, length):
-        blocks = blocks_of(rows, THREADS, costs.grids.most_vector_blocks)
-        return GpuSchedule(Form.ROWS, THREADS, blocks, vector=next(n for n in (8, 4, 1) if length % n == 0))
+    if isinstance(length, int) and (shares := _rows_in_a_warp(costs.reductions, kernel, nest, length)):
+        width, vector = shares
+        blocks = blocks_of(rows, THREADS // width, costs.grids.most_vector_blocks)
+        return GpuSchedule(Form.ROWS, THREADS, blocks, width=width, vector=vector)
     elements_per_thread, most = _row_vector(length), costs.grids.most_blocks
     if isinstance(length, int) and length <= warp_row:
         return GpuSchedule(
@@ -69,10 +70,17 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
     return _prefetch_next_row(plan, kernel, nest, by_row, rows) if is_long else by_row
 
 
-def _is_narrow(costs: ReductionCosts, kernel: Kernel, nest: Nest, length: int) -> bool:
-    """Are the rows so short, and so many per sample, that a thread computes a row of its own?"""
+def _rows_in_a_warp(costs: ReductionCosts, kernel: Kernel, nest: Nest, length: int) -> tuple[int, int] | None:
+    """Threads of a row and adjacent elements per thread, if several short rows share a warp; None if none does.
+
+    They do if a sample has many rows: the pixels of an image.  A row of few elements, or one that cannot be read in
+    vectors, belongs to a single thread.
+    """
     per_sample = prod(evaluate(kernel.axes[a], dict.fromkeys(symbols_of((kernel.axes[a],)), 1)) for a in nest.rows)
-    return length <= costs.narrow_row and per_sample >= costs.pixel_rows
+    each = next((n for n in (8, 4) if length % n == 0), 1)
+    if 1 < length // each < WARP and each > 1 and per_sample >= costs.sharing_rows:
+        return 1 << (length // each - 1).bit_length(), each
+    return (1, each) if length <= costs.narrow_row and per_sample >= costs.pixel_rows else None
 
 
 def _only_sums(nest: Nest) -> bool:
