@@ -36,7 +36,7 @@ class Exports:
     """The exports of a package, by its `__init__.pyi`: `from wholestep.losses.basic import mse as mse`, `l2 = mse`.
 
     >>> Exports("wholestep.optim", import_module("wholestep.optim").__file__).home_of["Lion"]
-    ('wholestep.optim.algorithms.lion', 'Lion')
+    ('wholestep.optim.algorithms.sign_based', 'Lion')
     """
 
     def __init__(self, package: str, file: str | None) -> None:
