@@ -58,6 +58,10 @@ class Exports:
         """The exported names in the order of the list."""
         return list(self.home_of)
 
+    def dir(self) -> list[str]:
+        """The `__dir__` of the package."""
+        return sorted(self.home_of)
+
     def _is_file(self, name: str) -> bool:
         return (self._folder / f"{name}.py").is_file() or (self._folder / name).is_dir()
 
