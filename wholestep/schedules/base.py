@@ -192,7 +192,7 @@ class Schedule(ABC):
         self.check()
 
     def check(self) -> None:
-        """Raise OptionError for a number outside `_limits` or not finite, and for an option that is not in `_choices`."""
+        """Raise OptionError for a number outside `_limits` or not finite, and for an option not in `_choices`."""
         numbers = self.numbers()
         for f in fields(self):
             if f.name in numbers or str(f.type) in ("float", "float | None"):

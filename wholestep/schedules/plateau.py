@@ -24,7 +24,7 @@ class ReduceOnPlateau(Schedule):
 
     Args:
         monitor: the number that those loops pass, e.g. "val_accuracy"; "" is val_loss, or loss without validation.
-        mode: "min" where smaller is better, "max" where larger is; "" goes by the metric, else by the monitor's name.
+        mode: "min" where smaller is better, "max" where larger is; "" infers it from the metric or the monitor's name.
         threshold, threshold_mode: the least improvement: relative to the best ("rel") or absolute ("abs").
         cooldown: observations after a reduction that are not counted.
         min_lr: lr never falls below it.

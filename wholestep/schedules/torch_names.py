@@ -199,7 +199,7 @@ class CyclicLR(TorchSchedule):
         if cycle_momentum:
             fail(
                 UsageError,
-                "CyclicLR changes the learning rate alone; schedule the momentum beside it: schedule={'optimizer.lr': "
+                "CyclicLR changes the learning rate alone; schedule the momentum as well: schedule={'optimizer.lr': "
                 "ws.schedules.Cyclic(0.1, base=0.01), 'optimizer.momentum': ws.schedules.Cyclic(0.8, base=0.9)}.",
             )
         count = len(rates_of(optimizer, "CyclicLR"))
