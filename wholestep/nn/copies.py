@@ -13,9 +13,7 @@ _is_equal: ContextVar[bool] = ContextVar("_is_equal", default=True)
 
 
 def prepare_copy(module: Module) -> None:
-    """Called before a module is copied or pickled: original and copy get the same initial weights, unless the copies
-    are independent.
-    """
+    """Before a module is copied or pickled: original and copy get the same initial weights, unless independent."""
     if _is_equal.get():
         from wholestep.steps.states import pin_origins
 
@@ -23,9 +21,7 @@ def prepare_copy(module: Module) -> None:
 
 
 def independent_copies(module: Module, count: int) -> list[Module]:
-    """Independent copies of a module that is not initialized yet: the weights of each are drawn by its own name in the
-    network.
-    """
+    """Independent copies of a module without values: the weights of each are drawn by its own name in the network."""
     token = _is_equal.set(False)
     try:
         return [copy.deepcopy(module) for _ in range(count)]

@@ -134,9 +134,7 @@ def batch_norm(
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """`ws.pad` with PyTorch's argument: (before, after) of each axis from the last one on, e.g. (left, right, top,
-    bottom).
-    """
+    """`ws.pad` with pairs (before, after) from the last axis on, as in PyTorch: (left, right, top, bottom)."""
     if len(pad) % 2 or len(pad) // 2 > x.ndim:
         fail(ShapeError, f"pad: pairs (before, after) for at most {x.ndim} axes; received {tuple(pad)}.")
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
@@ -201,9 +199,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """`ws.losses.cross_entropy` with the classes on axis 1 or on the last axis; targets are class indices or
-    probabilities.
-    """
+    """`ws.losses.cross_entropy`, classes on axis 1 or the last; targets are class indices or probabilities."""
     return classification.cross_entropy(
         x, target, ignore_index, reduction, label_smoothing=label_smoothing, class_weight=weight
     )

@@ -135,9 +135,7 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """Group norm: layer norm over each group of channels (axis 1) (arXiv:1803.08494).  Example: `ws.nn.GroupNorm(8,
-    64)`.
-    """
+    """Layer norm over each group of channels (axis 1) (arXiv:1803.08494).  Example: `ws.nn.GroupNorm(8, 64)`."""
 
     weight: Tensor
     bias: Tensor

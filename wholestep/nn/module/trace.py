@@ -90,9 +90,7 @@ class Trace:
         return path.removeprefix(prefix) if path.startswith(prefix) else path
 
     def roots(self) -> dict[str, Module]:
-        """The outermost modules in use, under the names of the user's code: those that the step refers to, or those
-        called.
-        """
+        """The outermost modules that the step refers to, or those called, under the names of the user's code."""
         outermost: dict[str, Module] = {}
         for module, scope in self._called.items():
             path, root = self._outermost(module) or (scope or type(module).__name__, module)

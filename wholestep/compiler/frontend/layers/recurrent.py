@@ -1,5 +1,4 @@
-"""Recurrent cells by their equations, and stacks of their layers: `nn.RNN`, `nn.LSTM`, `nn.GRU` and ATen's are built
-from these."""
+"""Recurrent cells by their equations, and stacks of their layers, for `nn` and for ATen's ops."""
 
 from __future__ import annotations
 

@@ -30,9 +30,7 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Batch norm; running statistics that are states of the network are updated in training, although the file froze
-    them.
-    """
+    """Batch norm; training updates running statistics that are states, although the file froze them."""
     if mean.node.is_state and var.node.is_state:
         return (ws.batch_norm(x, scale, bias, mean, var, momentum=round(1.0 - momentum, 7), eps=epsilon),)
     if not training_mode:

@@ -65,9 +65,7 @@ Cell = Callable[[int], Callable[[Tensor, State], State]]  # direction -> (x, sta
 def _steps(
     x: Tensor, lengths: Tensor | None, firsts: Sequence[Sequence[Tensor]], direction: str, cell: Cell
 ) -> tuple[Tensor, list[Tensor]]:
-    """Run a cell over all steps: all outputs (time, directions, batch, units), and the last value of each state
-    (directions, batch, units).
-    """
+    """All outputs (time, directions, batch, units), and the last value of each state (directions, batch, units)."""
     backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
     outputs, lasts = [], []
     time = ws.iota((x.shape[0],), 0, "int64")

@@ -22,9 +22,7 @@ NODES, TERMS = 60, 15
 
 
 def bessel(x: Tensor, order: int) -> Tensor:
-    """The Bessel function e^-|x| Iₙ(x): near 0 the mean of e^(x cos θ) cos nθ over a circle, which few nodes integrate
-    exactly.
-    """
+    """e^-|x| Iₙ(x): near 0 the mean of e^(x cos θ) cos nθ over a circle, exact with few nodes."""
     size = ws.abs(x)
     far = size > FAR
     near = ws.where(far, 1.0, x)
@@ -175,9 +173,7 @@ def _log_ndtr(r: AtenRecorder, x: Any) -> Tensor:
 
 
 def scaled_erfc(t: Tensor) -> Tensor:
-    """The scaled complementary error function e^(x²) erfc(x): above 1 an integral by the midpoint rule, corrected for
-    its pole.
-    """
+    """e^(x²) erfc(x): above 1 an integral by the midpoint rule, corrected for its pole."""
     large = t >= 1.0
     near, away = ws.where(large, 0.0, t), ws.where(large, t, 1.0)
     square = away * away
