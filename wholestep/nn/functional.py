@@ -125,11 +125,8 @@ def batch_norm(
 ) -> Tensor:
     """`ws.batch_norm`: training steps use the statistics of the batch, all others the running statistics."""
     if training is False and running_mean is not None and running_var is not None:
-        shape = (x.shape[1], *[1] * (x.ndim - 2))
-        scale = primitives.recip(primitives.sqrt(running_var + eps))
-        y = (x - running_mean.reshape(shape)) * scale.reshape(shape)
-        y = y if weight is None else y * as_tensor(weight).reshape(shape)
-        return y if bias is None else y + as_tensor(bias).reshape(shape)
+        affine = (None if p is None else as_tensor(p) for p in (weight, bias))
+        return composites.normalize_by(x, running_mean, running_var, *affine, eps=eps)
     return composites.batch_norm(x, weight, bias, running_mean, running_var, momentum=momentum, eps=eps)
 
 

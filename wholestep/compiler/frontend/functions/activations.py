@@ -145,10 +145,10 @@ def softshrink(x: Operand, lambd: float = 0.5) -> Tensor:
 def hardshrink(x: Operand, lambd: float = 0.5) -> Tensor:
     """x, or 0 where |x| is at most lambd."""
     t = as_tensor(x)
-    return where(abs(t) > lambd, t, 0.0)
+    return where(abs(t) <= lambd, 0.0, t)
 
 
 def threshold(x: Operand, threshold: float, value: float) -> Tensor:
     """x if x is above the threshold, else a value."""
     t = as_tensor(x)
-    return where(t > threshold, t, value)
+    return where(t <= threshold, value, t)

@@ -113,10 +113,17 @@ def batch_norm(
     )
     if not _EVALUATING.get():
         _update_running_statistics(x, running_mean, running_var, momentum)
+    return by_mode(out, normalize_by(x, mean, var, *affine, eps=eps))
+
+
+def normalize_by(
+    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """A batch norm with given statistics, as in evaluation: (x - mean) · (1 / √(var + eps) · weight) + bias."""
     scale = 1.0 / sqrt(var + eps)
-    scale = scale * affine[0] if affine else scale
-    evaluated = (x - _per_channel(mean, x)) * _per_channel(scale, x)
-    return by_mode(out, evaluated + _per_channel(affine[1], x) if len(affine) > 1 else evaluated)
+    scale = scale if weight is None else scale * weight
+    out = (x - _per_channel(mean, x)) * _per_channel(scale, x)
+    return out if bias is None else out + _per_channel(bias, x)
 
 
 def _update_running_statistics(x: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor) -> None:

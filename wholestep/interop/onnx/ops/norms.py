@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import wholestep as ws
+from wholestep.compiler.frontend.layers.composites import normalize_by
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import record
 from wholestep.compiler.ir import attrs as at
@@ -12,10 +13,6 @@ from wholestep.errors import ShapeError, UsageError
 from wholestep.interop.onnx.ops.shapes import axis_of
 from wholestep.interop.onnx.read.sizes import number
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
-
-
-def _per_channel(p: Tensor, x: Tensor) -> Tensor:
-    return p.reshape((p.shape[0], *[1] * (x.ndim - 2)))
 
 
 @onnx_op("BatchNormalization")
@@ -34,13 +31,13 @@ def batch_normalization(
     if mean.node.is_state and var.node.is_state:
         return (ws.batch_norm(x, scale, bias, mean, var, momentum=round(1.0 - momentum, 7), eps=epsilon),)
     if not training_mode:
-        slope = scale / ws.sqrt(var + epsilon)
-        return ((x - _per_channel(mean, x)) * _per_channel(slope, x) + _per_channel(bias, x),)
+        return (normalize_by(x, mean, var, scale, bias, epsilon),)
     axes = tuple(d for d in range(x.ndim) if d != 1)
-    average = x.mean(axes)
-    centred = x - _per_channel(average, x)
-    spread = (centred * centred).mean(axes)
-    moved = [old * momentum + new * (1.0 - momentum) for old, new in ((mean, average), (var, spread))]
+    average = x.mean(axes, True)
+    spread = ((x - average) * (x - average)).mean(axes)
+    moved = [
+        old * momentum + new * (1.0 - momentum) for old, new in ((mean, average.reshape(mean.shape)), (var, spread))
+    ]
     return ws.batch_norm(x, scale, bias, eps=epsilon), *moved
 
 

@@ -186,11 +186,6 @@ def scaled_erfc(t: Tensor) -> Tensor:
     return ws.where(large, upper, ws.exp(near * near) * (1.0 - ws.erf(near)))
 
 
-@row("special_ndtri")
-def _ndtri(r: AtenRecorder, x: Any) -> Tensor:
-    return math.sqrt(2.0) * ws.erfinv(2.0 * r.tensor(x, r.dtype) - 1.0)
-
-
 # -- numbers as few bits would hold them -------------------------------------------------------------------------
 
 
