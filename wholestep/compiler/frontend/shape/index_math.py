@@ -28,6 +28,12 @@ def move_axis_last(rank: int, axis: int) -> tuple[list[int], list[int]]:
     return last, [last.index(d) for d in range(rank)]
 
 
+def multiply_axis(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
+    """x multiplied along one axis by a constant matrix, (size before, size after)."""
+    last, back = move_axis_last(x.ndim, axis)
+    return (x.permute(last) @ as_tensor(np.ascontiguousarray(matrix).astype(x.dtype.numpy))).permute(back)
+
+
 def clamp_index(index: Tensor, size: Extent) -> Tensor:
     """Negative indices count from the end; out-of-range indices are clamped."""
     kind = "int64" if isinstance(size, int) and size >= MANY else "int32"
