@@ -126,7 +126,7 @@ def batch_norm(
     """`ws.batch_norm`: training steps use the statistics of the batch, all others the running statistics."""
     if training is False and running_mean is not None and running_var is not None:
         affine = (None if p is None else as_tensor(p) for p in (weight, bias))
-        return composites.normalize_by(x, running_mean, running_var, *affine, eps=eps)
+        return composites.normalize_by(x, running_mean, running_var, eps, *affine)
     return composites.batch_norm(x, weight, bias, running_mean, running_var, momentum=momentum, eps=eps)
 
 

@@ -113,11 +113,11 @@ def batch_norm(
     )
     if not _EVALUATING.get():
         _update_running_statistics(x, running_mean, running_var, momentum)
-    return by_mode(out, normalize_by(x, mean, var, *affine, eps=eps))
+    return by_mode(out, normalize_by(x, mean, var, eps, *affine))
 
 
 def normalize_by(
-    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    x: Tensor, mean: Tensor, var: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """A batch norm with given statistics, as in evaluation: (x - mean) · (1 / √(var + eps) · weight) + bias."""
     scale = 1.0 / sqrt(var + eps)

@@ -161,7 +161,6 @@ def linear_attention(
     decay: Tensor | None = None,
     beta: Tensor | None = None,
     *,
-    chunk_size: int = 64,
     kv_num_heads: int,
     q_num_heads: int,
     scale: float = 0.0,

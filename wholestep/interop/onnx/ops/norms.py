@@ -31,7 +31,7 @@ def batch_normalization(
     if mean.node.is_state and var.node.is_state:
         return (ws.batch_norm(x, scale, bias, mean, var, momentum=round(1.0 - momentum, 7), eps=epsilon),)
     if not training_mode:
-        return (normalize_by(x, mean, var, scale, bias, epsilon),)
+        return (normalize_by(x, mean, var, epsilon, scale, bias),)
     axes = tuple(d for d in range(x.ndim) if d != 1)
     average = x.mean(axes, True)
     spread = ((x - average) * (x - average)).mean(axes)
@@ -49,7 +49,6 @@ def layer_normalization(
     *,
     axis: int = -1,
     epsilon: float = 1e-5,
-    stash_type: int = 1,
     node: NodeContext,
 ) -> tuple[Tensor, ...]:
     axes = tuple(range(axis_of(axis, x.ndim), x.ndim))
@@ -63,9 +62,7 @@ def layer_normalization(
 
 
 @onnx_op("RMSNormalization", "SimplifiedLayerNormalization")
-def rms_normalization(
-    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Tensor:
+def rms_normalization(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Tensor:
     axes = tuple(range(axis_of(axis, x.ndim), x.ndim))
     shape = tuple(x.shape[d] for d in axes)
     return ws.rms_norm(x, scale if scale.shape == shape else scale.expand(*shape), axis=axes, eps=epsilon)
@@ -79,7 +76,6 @@ def group_normalization(
     *,
     num_groups: int,
     epsilon: float = 1e-5,
-    stash_type: int = 1,
     node: NodeContext,
 ) -> Tensor:
     if node.opset < 21:  # one number for each group, not for each channel
@@ -121,7 +117,7 @@ def local_response(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0
 
 @onnx_op("Dropout", static=("ratio", "training"))
 def dropout(
-    x: Tensor, ratio: Array | None = None, training: Array | None = None, *, seed: int | None = None, node: NodeContext
+    x: Tensor, ratio: Array | None = None, training: Array | None = None, *, node: NodeContext
 ) -> tuple[Tensor, ...]:
     """Dropout by the mode of the step, whatever the file says: active in training, the identity in evaluation."""
     rate = 0.5 if ratio is None or not ratio.size else float(number(ratio))

@@ -146,13 +146,12 @@ def _batch_norm(r: AtenRecorder, *args: Any) -> tuple[Any, ...]:
     """A batch norm; the last two results of the functional ops are the next running statistics."""
     name, given = str(r.node.target), dict(zip((a.name for a in r.node.target._schema.arguments), args))
     x, weight, bias = r.tensor(given["input"]), r.optional(given["weight"]), r.optional(given["bias"])
-    states = [r.optional(given.get(state)) for state in ("running_mean", "running_var")]
-    eps = float(given.get("eps", given.get("epsilon")))
-    if given.get("training", "with_update" in name) or states[0] is None:
+    states = [r.tensor(s) for s in map(given.get, ("running_mean", "running_var")) if s is not None]
+    eps, share = float(args[-1]), float(args[-2])  # by whatever names
+    if given.get("training", "with_update" in name) or not states:
         out = ws.batch_norm(x, weight, bias, eps=eps)
-        share = float(given.get("momentum", given.get("exponential_average_factor")))
-        moved = [old * (1.0 - share) + new * share for old, new in zip(states, batch_statistics(x)) if old is not None]
+        states = [old * (1.0 - share) + new * share for old, new in zip(states, batch_statistics(x))]
     else:
-        out, moved = normalize_by(x, *states, weight, bias, eps), states  # type: ignore[arg-type]
-    results = moved if "functional" in name else []
+        out = normalize_by(x, states[0], states[1], eps, weight, bias)
+    results = states if "functional" in name else []
     return (out, *[None] * (len(r.meta) - 1 - len(results)), *results)
