@@ -6,6 +6,8 @@ import copy
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from wholestep.compiler.frontend.trace import bind_value
+
 if TYPE_CHECKING:
     from wholestep.nn.module.module import Module
 
@@ -22,8 +24,5 @@ def prepare_copy(module: Module) -> None:
 
 def independent_copies(module: Module, count: int) -> list[Module]:
     """Independent copies of a module without values: the weights of each are drawn by its own name in the network."""
-    token = _is_equal.set(False)
-    try:
+    with bind_value(_is_equal, False):
         return [copy.deepcopy(module) for _ in range(count)]
-    finally:
-        _is_equal.reset(token)

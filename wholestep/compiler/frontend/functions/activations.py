@@ -85,10 +85,7 @@ def hardsigmoid(x: Operand) -> Tensor:
     return hardtanh(as_tensor(x) * (1.0 / 6.0) + 0.5, 0.0, 1.0)
 
 
-_ALPHA, _SCALE = (
-    1.6732632423543772848170429916717,
-    1.0507009873554804934193349852946,
-)  # constants of selu, from its paper
+_ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805  # constants of selu, from its paper
 
 
 def selu(x: Operand) -> Tensor:
