@@ -53,7 +53,7 @@ def gpt2(
 
 
 class GPT2(LanguageModel):
-    """Tokens (batch, time) -> scores of the next token (batch, time, vocabulary); of the last one with a cache."""
+    """Tokens (batch, time) -> scores of the next token (batch, time, vocabulary); with a cache, of the last one."""
 
     def __init__(
         self,

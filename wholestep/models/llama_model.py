@@ -93,7 +93,7 @@ class RotaryScaling:
 
 
 class Llama(LanguageModel):
-    """Tokens (batch, time) -> scores of the next token (batch, time, vocabulary); of the last one with a cache."""
+    """Tokens (batch, time) -> scores of the next token (batch, time, vocabulary); with a cache, of the last one."""
 
     def __init__(
         self,

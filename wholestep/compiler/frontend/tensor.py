@@ -31,10 +31,10 @@ def _operator(op: str) -> tuple[Callable[[Tensor, Operand], Tensor], Callable[[T
     def forward(self: Tensor, other: Operand) -> Tensor:
         return pointwise(op, self, other)
 
-    def swapped(self: Tensor, other: Operand) -> Tensor:
+    def right_hand(self: Tensor, other: Operand) -> Tensor:
         return pointwise(op, other, self)
 
-    return forward, swapped
+    return forward, right_hand
 
 
 def _method(op: str) -> Callable[[Tensor], Tensor]:

@@ -32,7 +32,7 @@ def normalize_axis(op: str, x: Tensor, axis: int) -> int:
     return axis % x.ndim
 
 
-def fixed_axis(op: str, x: Tensor, axis: int) -> tuple[int, int]:
+def axis_and_size(op: str, x: Tensor, axis: int) -> tuple[int, int]:
     """The axis as a nonnegative number, and its size, which must be fixed."""
     position = normalize_axis(op, x, axis)
     length = x.shape[position]

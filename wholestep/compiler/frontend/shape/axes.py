@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from wholestep.compiler.frontend.functions.primitives import concat
-from wholestep.compiler.frontend.functions.reductions import fixed_axis
+from wholestep.compiler.frontend.functions.reductions import axis_and_size
 from wholestep.compiler.frontend.shape.sequences import split
 from wholestep.compiler.frontend.tensor import Axes, Tensor
 from wholestep.compiler.frontend.trace import fail
@@ -88,7 +88,7 @@ def movedim(x: Tensor, source: int | Sequence[int], destination: int | Sequence[
 
 def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
     """x in that many pieces along an axis, or fewer if it is short.  Example: `q, k, v = ws.chunk(qkv, 3, -1)`."""
-    position, length = fixed_axis("chunk", x, axis)
+    position, length = axis_and_size("chunk", x, axis)
     if not isinstance(chunks, int) or chunks < 1:
         fail(OptionError, f"chunk: chunks must be an integer of at least 1; received {chunks!r}.")
     return split(x, max(1, -(-length // chunks)), position)
@@ -96,7 +96,7 @@ def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
 
 def unbind(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis, without it.  Example: `q, k, v = ws.unbind(qkv, 2)`."""
-    position, length = fixed_axis("unbind", x, axis)
+    position, length = axis_and_size("unbind", x, axis)
     return tuple(x[(*(slice(None),) * position, i)] for i in range(length))
 
 
@@ -132,7 +132,7 @@ def roll(x: Tensor, shifts: int | Sequence[int], axis: Axes = None) -> Tensor:
     if len(amounts) != len(axes):
         fail(OptionError, f"roll needs one shift per axis; received {shifts!r} and {axis!r}.")
     for shift, a in zip(amounts, axes, strict=True):
-        position, length = fixed_axis("roll", x, a)
+        position, length = axis_and_size("roll", x, a)
         if shift % length:
             last, first = split(x, [length - shift % length, shift % length], position)
             x = concat([first, last], position)

@@ -13,7 +13,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.functions.cumulative import prod
 from wholestep.compiler.frontend.functions.primitives import concat, gather, iota, maximum, minimum, scatter_add
-from wholestep.compiler.frontend.functions.reductions import fixed_axis, normalize_axis
+from wholestep.compiler.frontend.functions.reductions import axis_and_size, normalize_axis
 from wholestep.compiler.frontend.shape.index_math import (
     as_indices,
     clamp_index,
@@ -326,7 +326,7 @@ def scatter_slice(
     Example: `ws.scatter_slice(x, rows, 0, 2, 4)`.
     """
     op, s = "scatter_slice", as_tensor(source)
-    at, size = fixed_axis(op, x, axis)
+    at, size = axis_and_size(op, x, axis)
     positions = range(*slice(start, stop, step).indices(size))
     if s.shape != (*x.shape[:at], len(positions), *x.shape[at + 1 :]):
         fail(

@@ -10,7 +10,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.control.scan import scan
 from wholestep.compiler.frontend.functions.primitives import arange, concat, cos, gather, sin
-from wholestep.compiler.frontend.functions.reductions import fixed_axis, normalize_axis
+from wholestep.compiler.frontend.functions.reductions import axis_and_size, normalize_axis
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
@@ -28,7 +28,7 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor,
 
     Example: `q, k, v = ws.split(together, width, axis=-1)`.
     """
-    position, length = fixed_axis("split", x, axis)
+    position, length = axis_and_size("split", x, axis)
     ends = _ends(length, sizes)
     before = (slice(None),) * position
     return tuple(x[(*before, slice(a, b))] for a, b in pairwise(ends))
