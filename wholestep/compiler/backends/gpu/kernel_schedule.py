@@ -36,6 +36,8 @@ class Form(StrEnum):
     DIRECT = "direct"  # convolution: some pixels and output channels per thread; images and weights in shared memory
     GRADIENT = "gradient"  # weight gradient: some channels and outputs of one tap per thread, a batch slice per block
     POOLED_GRADIENT = "pooled gradient"  # weight gradient through a max-pool: some weights per thread
+    GROUPED = "grouped"  # grouped convolution: a strip of pixels of some groups per thread
+    GROUPED_GRADIENT = "grouped gradient"  # its weight gradient: some weights per thread, a slice of the rows per block
 
 
 # Partial gradients that one block adds before the group sums are added: a template argument of `ws_join_parts` in
@@ -79,7 +81,8 @@ class GpuSchedule(Schedule):
         """Arrival counters of split sums: one per tile, and one per group of `JOINED` parts that are added first."""
         if self.chunks <= 1:
             return 0
-        return self.blocks * (1 + -(-self.chunks // JOINED)) if self.form == Form.GRADIENT else self.blocks
+        joins_groups = self.form in (Form.GRADIENT, Form.GROUPED_GRADIENT)
+        return self.blocks * (1 + -(-self.chunks // JOINED)) if joins_groups else self.blocks
 
     @property
     def text(self) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import CHANNELS, OPS, computes_half, is_for_library
-from wholestep.compiler.backends.gpu.grids.convolution import static_extent
+from wholestep.compiler.backends.gpu.grids.convolution_operands import static_extent
 from wholestep.compiler.backends.gpu.target import GpuTarget
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b

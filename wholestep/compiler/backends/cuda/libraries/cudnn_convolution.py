@@ -19,7 +19,7 @@ from wholestep.compiler.backends.cuda.libraries.cudnn import (
     LibraryCall,
     TensorAddress,
 )
-from wholestep.compiler.backends.gpu.grids.convolution import operand, shape_of, static_extent
+from wholestep.compiler.backends.gpu.grids.convolution_operands import operand, shape_of, static_extent
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
 from wholestep.compiler.backends.gpu.strides import start_of, stride_of
 from wholestep.compiler.backends.gpu.target import GpuTarget, costs_of, gpu_target, target_of
