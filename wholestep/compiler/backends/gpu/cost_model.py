@@ -110,7 +110,9 @@ class ConvolutionCosts:
 class GroupedCosts:
     """Grouped and depthwise convolutions: tiles of `native/grouped.h` (063)."""
 
-    shared_bytes: int = 44 << 10  # bytes per block for weights or sums: the limit without opt-in minus other data; *bits*
+    shared_bytes: int = (
+        44 << 10
+    )  # bytes per block for weights or sums: the limit without opt-in minus other data; *bits*
     lane_products: int = 8  # multiply-adds per pixel and tap of several adjacent groups in one thread; *bits*
     lane_channels: int = 4  # input channels, and output channels, of a thread's tile of a large group; *bits*
     most_lanes: int = 16  # lanes of a block: with more, a block covers fewer rows, whose windows share their inputs
@@ -123,7 +125,7 @@ class GroupedCosts:
     strip_instructions: int = 12  # issue slots per strip and row of the window
     threads: int = 256  # threads per block; *bits* of a weight gradient
     fewer_threads: int = 128  # the same for kernels that need more than `many_registers`: three blocks are resident
-    many_registers: int = 88  # registers for sums and weights up to which two blocks of `threads` are resident
+    many_registers: int = 80  # registers for sums and weights up to which two blocks of `threads` are resident
     most_steps: int = 4  # groups of rows that a block computes, one after the other, with the same weights
     blocks_per_multiprocessor: int = 8  # blocks from which on a block computes several groups of rows
     gradient_blocks: int = 1056  # blocks of a weight gradient: eight per multiprocessor of an H200; *bits*

@@ -1,8 +1,8 @@
 """Grouped convolutions, depthwise ones above all: which channels and pixels a thread of `native/grouped.h` computes.
 
 They are bound by memory: a thread computes a strip of adjacent pixels for as many adjacent channels as one 16-byte load
-has, with all sums in registers.  Strips and blocks determine no bits of an image; chunks of channels and columns do, and
-so do the slices of a weight gradient.  None of them depends on the batch capacity or on the number of multiprocessors.
+has, with all sums in registers.  Strips and blocks determine no bits of an image; chunks of channels and columns do, as
+do the slices of a weight gradient.  None of them depends on the batch capacity or on the number of multiprocessors.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def taps_of(s: GroupedShape, lane: Lane, costs: GroupedCosts) -> int:
 
 
 def strip_of(s: GroupedShape, lane: Lane, taps: int, costs: GroupedCosts) -> int:
-    """Pixels of a strip: those with the fewest instructions for a row, in which the last strip may be partly outside."""
+    """Pixels of a strip: those with the fewest instructions for a row, whose last strip may be partly outside."""
     adjoint = s.op == "conv2d_grad_input"
     step = s.stride[1]
     per_pixel = lane.together * (lane.outputs if s.op != GRADIENT else max(lane.outputs, 1))
@@ -148,9 +148,7 @@ def pixels_tile(s: GroupedShape, stored: DType, costs: GroupedCosts) -> tuple[La
     return lane, strip_of(s, lane, taps, costs), taps, lanes
 
 
-def schedule_grouped_pixels(
-    s: GroupedShape, images: int, stored: DType, target: GpuTarget
-) -> GpuSchedule | None:
+def schedule_grouped_pixels(s: GroupedShape, images: int, stored: DType, target: GpuTarget) -> GpuSchedule | None:
     costs = target.cost_model.grouped
     tile = pixels_tile(s, stored, costs)
     if tile is None:

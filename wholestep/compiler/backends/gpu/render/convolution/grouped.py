@@ -1,4 +1,4 @@
-"""Grouped convolution kernels: calls of native/grouped.h with the addresses of a lane's pixels, and vector epilogues."""
+"""Grouped convolution kernels: calls of native/grouped.h with the addresses of a lane's pixels; vector epilogues."""
 
 from __future__ import annotations
 
@@ -145,9 +145,7 @@ def render_grouped_gradient(w: GpuWriter, window: Window) -> None:
     w.emit(f"const int number = begin + threadIdx.x % {tile.lanes};")
     w.emit(f"const int pair = begin_pair + threadIdx.x / {tile.lanes} % {tile.pairs};")
     x, g = operand(window, "x"), operand(window, "g")
-    flags = ", ".join(
-        _flag(is_vectorized(o, lane.together * n)) for o, n in ((x, lane.inputs), (g, lane.outputs))
-    )
+    flags = ", ".join(_flag(is_vectorized(o, lane.together * n)) for o, n in ((x, lane.inputs), (g, lane.outputs)))
     sizes = f"{tile.strip}, {lane.together}, {lane.inputs}, {lane.outputs}, {tile.lanes}, {tile.pairs}, {tile.split}"
     w.emit(f"ws_group_gradient<{ELEMENTS[stored]}, {s.text}, {flags}, {sizes}, {tile.taps}, {tile.threads}> sums;")
     works = f"number < {all_lanes} && pair < {all_pairs} && threadIdx.x < {tile.lanes * tile.pairs * tile.split}"
@@ -168,7 +166,8 @@ def render_grouped_gradient(w: GpuWriter, window: Window) -> None:
 def _lane_channels(w: GpuWriter, s: GroupedShape, lane: Lane, number: str) -> None:
     """Emits a lane's first group, and its first output and input channel within the group."""
     blocks, per_group = lane.blocks(s), s.outputs // lane.outputs
-    w.emit(f"const int from = {number} % {blocks} * {lane.inputs}, to = {number} / {blocks} % {per_group} * {lane.outputs};")
+    w.emit(f"const int from = {number} % {blocks} * {lane.inputs};")
+    w.emit(f"const int to = {number} / {blocks} % {per_group} * {lane.outputs};")
     w.emit(f"const int group = {number} / {blocks * per_group} * {lane.together};")
 
 
@@ -194,7 +193,8 @@ def _store_weights(
         w.emit(f"const int column = pair % {chunks} * {tile.taps} + tap, row = pair / {chunks};")
         w.emit(f"if (number >= {all_lanes} || pair >= {all_pairs} || column >= {s.window[1]}) return;")
         _lane_channels(w, s, lane, "number")
-        w.emit(f"const int output = (group + n / {lane.inputs * lane.outputs})*{s.outputs} + to + n / {lane.inputs} % {lane.outputs};")
+        w.emit(f"const int of = group + n / {lane.inputs * lane.outputs};")
+        w.emit(f"const int output = of*{s.outputs} + to + n / {lane.inputs} % {lane.outputs};")
         w.emit(f"const int channel = from + n % {lane.inputs};")
         w.axes |= dict(zip(result.axes, ("output", "row", "column", "channel"), strict=True))
         w.values[0], w.dtypes[0] = "v0", accumulator(w.buffer_dtype(operand(window, "g").load))
