@@ -24,9 +24,10 @@ class GridCosts:
 class ReductionCosts:
     """Thresholds of reductions over rows and columns."""
 
+    narrow_row: int = 16  # elements of the longest row that one thread reduces, if a sample has many rows; *bits*
     warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
-    column_chunk: int = 128  # rows that one block adds up in a column reduction that is split; *bits*
+    part_rows: int = 16  # rows that one thread adds up in a column reduction that is split; *bits*
     short_column: int = 32  # rows of a column sum that a single thread adds up
     packed_columns: int = 1 << 20  # elements of a column sum from which on each thread reduces 8 adjacent columns (029)
     most_packed_sums: int = 5  # sums of one kernel whose partial results fit a block's shared memory
@@ -141,6 +142,14 @@ class AttentionCosts:
     narrow_tile: int = 16  # rows per block for wide heads and float64, which need more shared memory; *bits*
     wide_head: int = 256  # bytes per row: wider heads use the narrow tile
     rows_per_group: tuple[tuple[int, int], ...] = ((512, 4), (200, 2))  # (fewest blocks, rows per group of threads)
+    # With tensor cores (064).  The limits of columns keep accumulators within a thread's 255 registers.
+    mma_warps: int = 4  # warps per block; fewer for at most 32 rows
+    mma_keys: int = 64  # keys per tile in the forward pass; *bits*
+    mma_others: int = 32  # rows per tile backward, and forward for rows longer than `mma_wide_row`; *bits*
+    mma_wide_row: int = 256  # bytes
+    mma_forward_row: int = 128  # bytes of the longest row for which a warp has 32 queries
+    mma_backward_row: int = 64  # the same backward, where a warp accumulates two results
+    mma_columns: int = 256  # columns of keys and values together that one block accumulates
 
 
 @dataclass(frozen=True)
@@ -202,6 +211,20 @@ class LibraryCosts:
 
 
 @dataclass(frozen=True)
+class EfficiencyCosts:
+    """The machine of the estimates that find slow schedules (066).  None of them is part of a plan."""
+
+    load_latency: float = 700.0  # nanoseconds of a load from memory, of which a thread waits for one per round
+    sector_byte: float = 0.00019  # nanoseconds per byte of the sectors that warps move: the price of a byte
+    line: float = 0.6  # nanoseconds of a cache line that a load of a warp touches: a cycle of a multiprocessor
+    nearest_bytes: int = 64 << 10  # bytes of a table that stays in a multiprocessor's own cache
+    resident_threads: int = 1536  # threads of a multiprocessor at the registers that memory-bound kernels need
+    busy_threads: int = 512  # threads of a multiprocessor that keep its arithmetic units busy
+    slow: float = 5.0  # estimated or measured time / price from which on a kernel is called slow
+    least_ns: float = 20_000.0  # nanoseconds above its price from which on a kernel matters to a step
+
+
+@dataclass(frozen=True)
 class RunCosts:
     """Run-time parameters of programs: epochs, graphs and the staging of inputs.  None of them is part of a plan."""
 
@@ -236,4 +259,5 @@ class GpuCosts:
     persistent: PersistentCosts = PersistentCosts()
     memory: MemoryCosts = MemoryCosts()
     library: LibraryCosts = LibraryCosts()
+    efficiency: EfficiencyCosts = EfficiencyCosts()
     run: RunCosts = RunCosts()

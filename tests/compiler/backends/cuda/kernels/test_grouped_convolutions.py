@@ -34,7 +34,7 @@ CASES: dict[str, tuple[ws.nn.Module, tuple[int, ...], str]] = {
     "stride 2": (ws.nn.Conv2d(24, 24, 5, stride=2, padding=2, groups=24), (24, 9, 15), "bfloat16"),
     "7x7": (ws.nn.Conv2d(40, 40, 7, padding=3, groups=40), (40, 9, 10), "bfloat16"),
     "odd and dilated": (ws.nn.Conv2d(7, 7, 3, padding=1, dilation=2, groups=7), (7, 6, 9), "float16"),
-    "asymmetric": (ws.nn.Conv2d(6, 6, (2, 3), stride=(1, 2), padding=(0, 2), groups=6, dtype="float64"), (6, 7, 9), "float64"),
+    "in float64": (ws.nn.Conv2d(6, 6, (2, 3), 2, padding=(0, 2), groups=6, dtype="float64"), (6, 7, 9), "float64"),
     "multiplier 3": (ws.nn.Conv2d(6, 18, 3, stride=3, groups=6), (6, 5, 9), "float32"),
     "multiplier 2": (ws.nn.Conv2d(8, 16, (1, 4), padding=(0, 2), groups=8), (8, 5, 9), "float16"),
     "groups of 4": (ws.nn.Conv2d(32, 32, 3, padding=1, groups=8), (32, 5, 9), "bfloat16"),

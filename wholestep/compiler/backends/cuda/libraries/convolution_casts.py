@@ -122,14 +122,20 @@ def _cast_after_view(operand: Node) -> Node:
 
 
 def copy_operands(graph: IRGraph, target: GpuTarget) -> IRGraph:
-    """Copies permuted operands of tf32 convolutions (weights, inputs) into the library's channels-last layout."""
-    if not target.tf32:
-        return graph
+    """Copies operands of library convolutions that are stored in another layout into the library's channels-last one.
+
+    These are the weights and inputs of tf32 convolutions, and images that an op without a channels-last form computes.
+    """
     copies: dict[Node, Node] = {}
 
     def rule(node: Node) -> Node:
         if not is_for_library(node, target):
             return node
-        return node.with_inputs([copies.setdefault(i, stored_copy(i)) if i.op == "permute" else i for i in node.inputs])
+        return node.with_inputs([copies.setdefault(i, stored_copy(i)) if _is_reordered(i) else i for i in node.inputs])
 
     return rewrite(graph, rule)
+
+
+def _is_reordered(operand: Node) -> bool:
+    """Is the operand a permuted view whose channels are not contiguous?"""
+    return operand.op == "permute" and attrs_of(operand, at.PermuteAttrs).order[-1] != operand.type.rank - 1

@@ -258,6 +258,7 @@ PRIMITIVES = (
     "window.h",
     "grouped.h",
     "attention.h",
+    "attention_mma.h",
     "persistent_scan.h",
 )
 
