@@ -111,7 +111,7 @@ def strip_of(s: GroupedShape, lane: Lane, taps: int, costs: GroupedCosts) -> int
     def instructions(count: int) -> float:
         span = (count - 1) // step + taps if adjoint else (count - 1) * step + (taps - 1) * s.dilation[1] + 1
         span = min(span, count * taps)
-        loads = span * (costs.load_instructions + lane.together * lane.inputs)
+        loads: float = span * (costs.load_instructions + lane.together * lane.inputs)
         loads += count * (costs.load_instructions + per_pixel) if s.op == GRADIENT else taps * lane.products / 4
         useful = count * taps * lane.products / (step if adjoint else 1)
         return ceil(s.columns / count) * (loads + useful + costs.strip_instructions)
