@@ -190,4 +190,5 @@ def lint(loss: str, scores: Tensor, each: bool) -> None:
     if advice is not None:
         line = user_line()
         text = f"{loss} takes raw scores and applies the {'sigmoid' if each else 'softmax'} itself: {advice}"
-        warnings.warn_explicit(f"{text} ({node.op} at {node.line})", TrainingWarning, line.file, line.line)
+        warning = TrainingWarning(f"{text} ({node.op} at {node.line})", code="WS102" if each else "WS101")
+        warnings.warn_explicit(warning, TrainingWarning, line.file, line.line)
