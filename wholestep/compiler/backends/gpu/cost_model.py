@@ -109,6 +109,33 @@ class ConvolutionCosts:
 
 
 @dataclass(frozen=True)
+class GroupedCosts:
+    """Grouped and depthwise convolutions: tiles of `native/grouped.h` (063)."""
+
+    shared_bytes: int = (
+        44 << 10
+    )  # bytes per block for weights or sums: the limit without opt-in minus other data; *bits*
+    lane_products: int = 8  # multiply-adds per pixel and tap of several adjacent groups in one thread; *bits*
+    lane_channels: int = 4  # input channels, and output channels, of a thread's tile of a large group; *bits*
+    most_lanes: int = 16  # lanes of a block: with more, a block covers fewer rows, whose windows share their inputs
+    most_gradient_lanes: int = 8  # the same for a weight gradient, whose lanes share a block with window rows; *bits*
+    register_weights: int = 56  # registers for the weights of a row of the window (its sums, of a gradient); *bits*
+    register_sums: int = 64  # registers for the sums of a strip (its output gradients, of a weight gradient); *bits*
+    most_taps: int = 16  # columns of the window that are unrolled: more take longer to compile than to run; *bits*
+    most_pixels: int = 8  # pixels of a strip; *bits* of a weight gradient
+    load_instructions: int = 5  # issue slots of a vector load with its address and its bounds
+    strip_instructions: int = 12  # issue slots per strip and row of the window
+    threads: int = 256  # threads per block; *bits* of a weight gradient
+    fewer_threads: int = 128  # the same for kernels that need more than `many_registers`: three blocks are resident
+    many_registers: int = 80  # registers for sums and weights up to which two blocks of `threads` are resident
+    most_steps: int = 4  # groups of rows that a block computes, one after the other, with the same weights
+    blocks_per_multiprocessor: int = 8  # blocks from which on a block computes several groups of rows
+    gradient_blocks: int = 1056  # blocks of a weight gradient: eight per multiprocessor of an H200; *bits*
+    most_slices: int = 512  # slices of a weight gradient, each with sums in scratch memory; *bits*
+    least_strips: int = 4  # strips per thread of a weight gradient: fewer cost less than adding sums; *bits*
+
+
+@dataclass(frozen=True)
 class AttentionCosts:
     """Our flash attention kernel (025)."""
 
@@ -227,6 +254,7 @@ class GpuCosts:
     gemm: GemmCosts = GemmCosts()
     scatter: ScatterCosts = ScatterCosts()
     convolution: ConvolutionCosts = ConvolutionCosts()
+    grouped: GroupedCosts = GroupedCosts()
     attention: AttentionCosts = AttentionCosts()
     fusion: FusionCosts = FusionCosts()
     persistent: PersistentCosts = PersistentCosts()

@@ -38,6 +38,8 @@ class Form(StrEnum):
     DIRECT = "direct"  # convolution: some pixels and output channels per thread; images and weights in shared memory
     GRADIENT = "gradient"  # weight gradient: some channels and outputs of one tap per thread, a batch slice per block
     POOLED_GRADIENT = "pooled gradient"  # weight gradient through a max-pool: some weights per thread
+    GROUPED = "grouped"  # grouped convolution: a strip of pixels of some groups per thread
+    GROUPED_GRADIENT = "grouped gradient"  # its weight gradient: some weights per thread, a slice of the rows per block
 
 
 # Partial gradients that one block adds before the group sums are added: a template argument of `ws_join_parts` in
@@ -81,7 +83,8 @@ class GpuSchedule(Schedule):
     @property
     def sum_counters(self) -> int:
         """Arrival counters of split sums: one per tile, and one per group of parts that are added first."""
-        group = {Form.GRADIENT: JOINED, Form.COLUMNS: JOINED_CHUNKS}.get(Form(self.form))
+        joined = {Form.GRADIENT: JOINED, Form.GROUPED_GRADIENT: JOINED, Form.COLUMNS: JOINED_CHUNKS}
+        group = joined.get(Form(self.form))
         return 0 if self.chunks <= 1 else self.blocks * (1 if group is None else 1 + -(-self.chunks // group))
 
     @property

@@ -44,7 +44,7 @@ class ImageView(ABC):
 
     @property
     @abstractmethod
-    def stored(self) -> Shape:
+    def storage_shape(self) -> Shape:
         """The shape with channels last."""
 
     @property
@@ -88,7 +88,7 @@ class ChannelGroups(ImageView):
         return n, self.groups, product((self.each, h, w))
 
     @property
-    def stored(self) -> Shape:
+    def storage_shape(self) -> Shape:
         return self.image
 
     def to_original(self, x: Node) -> Node:
@@ -102,12 +102,12 @@ class ChannelGroups(ImageView):
         if 2 in axes:
             return None
         if 1 not in axes:
-            return b.expand_to(x, self.stored, tuple(axes))
+            return b.expand_to(x, self.storage_shape, tuple(axes))
         if self.each > 1:
             lead = x.type.shape[:-1]
             repeated = b.expand_to(x, (*lead, self.groups, self.each), tuple(range(x.type.rank)))
             x = b.reshape(repeated, (*lead, self.groups * self.each))
-        return b.expand_to(x, self.stored, tuple(3 if a == 1 else a for a in axes))
+        return b.expand_to(x, self.storage_shape, tuple(3 if a == 1 else a for a in axes))
 
     def sum(self, x: Node, axes: Sequence[int]) -> Node | None:
         if 2 not in axes or 1 in axes:
@@ -133,7 +133,7 @@ class RepeatedPixels(ImageView):
         return n, c, h, self.tall, w, self.wide
 
     @property
-    def stored(self) -> Shape:
+    def storage_shape(self) -> Shape:
         n, h, w, c = self.image
         return n, h, self.tall, w, self.wide, c
 
@@ -145,7 +145,7 @@ class RepeatedPixels(ImageView):
 
     def expand(self, x: Node, axes: Sequence[int]) -> Node | None:
         last = [5 if a == 1 else a - 1 if a > 1 else a for a in axes]
-        return b.expand_to(x, self.stored, last) if last == sorted(last) else None
+        return b.expand_to(x, self.storage_shape, last) if last == sorted(last) else None
 
     @property
     def images(self) -> Shape:
@@ -227,7 +227,7 @@ class ViewPropagation(LayoutPropagation):
             return True
         view = view_of(self.channels_last[source].type.shape, shape) if self.is_image(source) else None
         if view is not None:
-            self.views[node] = view, b.reshape(self.channels_last[source], view.stored)
+            self.views[node] = view, b.reshape(self.channels_last[source], view.storage_shape)
         return view is not None
 
     def rows_of(self, source: Node, shape: Shape) -> Node | None:
@@ -246,7 +246,7 @@ class ViewPropagation(LayoutPropagation):
                 return False
             value = self.channels_last[source]
             view = RepeatedPixels(value.type.shape, a.shape[3], a.shape[5])
-            self.views[node] = view, b.expand_to(value, view.stored, (0, 1, 3, 5))
+            self.views[node] = view, b.expand_to(value, view.storage_shape, (0, 1, 3, 5))
             return True
         if source not in self.views:
             self.deferred.add(node)

@@ -265,6 +265,8 @@ WORK: Mapping[str, Callable[[Plan, Kernel], KernelWork]] = {
     Form.MEDIUM: product,
     Form.DIRECT: grid,
     Form.GRADIENT: grid,
+    Form.GROUPED: grid,
+    Form.GROUPED_GRADIENT: grid,
     Form.POOLED_GRADIENT: grid,
     Form.ATTENTION: grid,
 }

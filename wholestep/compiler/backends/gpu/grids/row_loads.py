@@ -17,7 +17,7 @@ PACKED = frozenset({float32, int32, bfloat16, float16})  # types with 16-byte ve
 
 def has_vector_loads(load: Load, dtype: DType, axis: int, count: int) -> bool:
     """Are `count` elements read as 16-byte vectors?"""
-    return count * dtype.size >= 16 and dtype in PACKED and is_packed(load, axis, count)
+    return count * dtype.size % 16 == 0 and dtype in PACKED and is_packed(load, axis, count)
 
 
 def is_plain_load(instr: Instr) -> bool:
