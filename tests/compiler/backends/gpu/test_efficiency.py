@@ -9,8 +9,8 @@ from wholestep.compiler.backends.gpu.efficiency.advice import slow_kernels
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 
 TARGETS = ("cuda/sm_90", "cuda/sm_80")
-QUICK = ("batch norm of 144 channels", "group norm", "layer norm of channels", "adaptive pool", "two classes of pixels", "Swin-like",
-         "GRU")  # fmt: skip
+QUICK = ("batch norm of 144 channels", "group norm", "layer norm of channels", "adaptive pool", "two classes of pixels",
+         "Swin-like", "GRU")  # fmt: skip
 # Labels of nodes -> why kernels that compute them may still be slow.
 SLOW_YET = {
     "conv2d": "convolutions in groups, and those that no library computes, have a general loop nest",
