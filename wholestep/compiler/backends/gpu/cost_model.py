@@ -76,8 +76,9 @@ class GemmCosts:
     library_calls: int = 64  # calls of a library per product, one per outer batch index
     library_workspace: int = 32 << 20  # bytes that a library may use for split-K: what cuBLASLt recommends on Hopper
     untiled_result: int = 128 << 20  # bytes of a result that has enough tiles without split-K, and needs no workspace
-    row_alignment: int = 128  # bytes of alignment of padded rows: one cache line (042)
-    padded_columns: int = 1024  # elements of the shortest row that is padded: shorter ones would grow too much
+    row_alignment: int = 128  # bytes of alignment of long padded rows: one cache line (042)
+    long_row: int = 1024  # elements from which on rows are padded to cache lines; shorter ones would grow too much
+    padded_columns: int = 3  # elements of the shortest row that is padded: 3 become 8, what a library loads at once
 
 
 @dataclass(frozen=True)
