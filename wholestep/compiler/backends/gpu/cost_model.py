@@ -87,7 +87,10 @@ class ScatterCosts:
 
     shared_bytes: int = 40 << 10  # bytes of shared memory per block for rows: below the 48 KB that need no opt-in
     sorted_work: int = 1 << 24  # table rows times indices from which on the indices are sorted first (029)
-    most_sorted: int = 1 << 15  # indices: the sort compares every pair
+    scanned_work: int = 1 << 22  # target elements times indices from which on they are sorted, if rows are too wide
+    most_ranked: int = 1 << 13  # indices that one launch sorts by comparing every pair; more are sorted by digits (065)
+    slice_rows: int = 64  # fewest indices per slice of a scatter into few rows (065); *bits*
+    most_slices: int = 128  # slices of such a scatter: with several tiles of columns they fill a GPU (065); *bits*
     pieces_per_thread: int = 4  # 16-byte pieces of a row per thread after sorting
 
 

@@ -32,6 +32,7 @@ class Form(StrEnum):
     EXCHANGE = "nccl"  # a collective: transfers between ranks, and one thread per element for the sums
     SCATTER = "scatter"  # one thread per element of the target
     SCATTER_ROWS = "scatter rows"  # one block per row of the target, whose warps share the indices
+    SCATTER_TABLE = "scatter table"  # few rows: one block per tile of columns and slice of the indices
     SCATTER_SORTED = "scatter sorted"  # one warp per row of the target, which searches for its row among sorted indices
     DIRECT = "direct"  # convolution: some pixels and output channels per thread; images and weights in shared memory
     GRADIENT = "gradient"  # weight gradient: some channels and outputs of one tap per thread, a batch slice per block
@@ -77,9 +78,12 @@ class GpuSchedule(Schedule):
     @property
     def sum_counters(self) -> int:
         """Arrival counters of split sums: one per tile, and one per group of `JOINED` parts that are added first."""
+        if self.form == Form.SCATTER_SORTED:
+            return 1  # of the blocks that count digits
         if self.chunks <= 1:
             return 0
-        return self.blocks * (1 + -(-self.chunks // JOINED)) if self.form == Form.GRADIENT else self.blocks
+        joins_groups = self.form in (Form.GRADIENT, Form.SCATTER_TABLE)
+        return self.blocks * (1 + -(-self.chunks // JOINED)) if joins_groups else self.blocks
 
     @property
     def text(self) -> str:
@@ -87,11 +91,6 @@ class GpuSchedule(Schedule):
         grid = f"{blocks}x{chunks}" if chunks > 1 else str(blocks)
         form = f"{self.chained}. {self.form}" if self.chained else self.form
         return f"{self.launch:>6} {form:<10}{grid:>9} {self.threads:>7}"
-
-
-def sort_grid_blocks(schedule: GpuSchedule) -> int:
-    """Blocks of the kernel that sorts a scatter's indices: 8 bytes of scratch and one thread per index."""
-    return -(-schedule.scratch // (8 * schedule.threads))
 
 
 def calls_library(plan: Plan) -> bool:
