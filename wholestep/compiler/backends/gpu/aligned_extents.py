@@ -6,8 +6,9 @@ cuBLASLt chooses its fast kernels for tensor cores only if the extents are align
     c[m, n] = sum over k of a[m, k] b[k, n]     is computed for rounded up m, n and k
 
 where the memory allows it: the rows of an operand are padded (`leading_dimension.py`), or a few rows follow its last.
-Invariant: the padding of an operand is zero, so that the sums over k are those of the tensor, and the padding of a result
-is zero again.  Copies of states are zero there from the beginning; small kernels fill the padding of other buffers.
+Invariant: the padding of an operand is zero, so that the sums over k are those of the tensor, and the padding of a
+result is zero again.  Copies of states are zero there from the beginning; small kernels fill the padding of other
+buffers.
 """
 
 from __future__ import annotations
@@ -140,7 +141,11 @@ def _with_fills(
 def _zeroes_padding(draft: Draft, kernel: Kernel, buffer: int) -> bool:
     """Does a reduction over rows store the last vector of each row together with its padding?"""
     nest = kernel.body
-    if not isinstance(nest, Nest) or nest.vector is None or (schedule := schedule_nest(draft, kernel)).form != Form.ROWS:
+    if (
+        not isinstance(nest, Nest)
+        or nest.vector is None
+        or (schedule := schedule_nest(draft, kernel)).form != Form.ROWS
+    ):
         return False
     length, dtype = kernel.axes[nest.vector], draft.buffers[buffer].type.dtype
     return all(

@@ -2,8 +2,8 @@
 
 GPT-2's logits over 50257 tokens in half precision have rows of an odd number of elements, for which the library has
 slower kernels only.  Their buffer gets rows of 50304 elements; all addresses follow, because they are computed from
-shapes.  Any buffer is padded that only kernels of the plan access, and by its rows: values of the arena, and half copies
-of states.  `aligned_extents.py` then rounds up the extents of the products, which the library wants aligned as well.
+shapes.  Any buffer is padded that only kernels of the plan access, and by its rows: values of the arena, and half
+copies of states.  `aligned_extents.py` then rounds up the extents of the products, which the library wants aligned too.
 """
 
 from __future__ import annotations

@@ -296,7 +296,9 @@ class Emulated:
         own = [schedule_of(k) for k, _ in launch.kernels]
         meets = any(s.chained or s.form not in (Form.ELEMENTS, Form.SCATTER, Form.LIBRARY) for s in own)
         given = 0 if before else launch.shared
-        geometry = (ctypes.c_int * 7)(*(before or launch.grid), launch.threads, 2 if launch.together else meets, *orders, given)
+        geometry = (ctypes.c_int * 7)(
+            *(before or launch.grid), launch.threads, 2 if launch.together else meets, *orders, given
+        )
         wrong = self.dll[f"run_{name}"](geometry, pointers)
         assert not wrong, f"{name}: {WRONG[wrong]}"
 

@@ -27,7 +27,7 @@ from wholestep.compiler.backends.gpu.grids.gemm_library import Product
 
 MEETS = re.compile(
     r"ws_warp|ws_convolve|ws_gradient|ws_pooled_gradient|ws_block|ws_\w*product|ws_attention|__ballot|__syncthreads"
-    r"|ws_is_last"
+    r"|ws_is_last|ws_scatter_table|ws_rank_keys|ws_\w+_digits"
 )
 TOTAL = 1 << 30  # bytes of its memory
 MOST_SHARED, ALLOWED = 227 << 10, 48 << 10  # bytes of shared memory of a block, and of one for which nobody asked

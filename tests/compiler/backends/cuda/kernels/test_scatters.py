@@ -11,6 +11,7 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulation.emulated import TARGET
 from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.compiler.backends.cuda.kernels.test_graphs import ORDERS, STEP, run, together
+from tests.compiler.backends.cuda.kernels.test_machine_code import compiled
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -96,9 +97,22 @@ def test_rows_of_every_sample_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("rows", "width", "form"),
-    [(2, 768, "scatter table"), (1000, 768, "scatter rows"), (50257, 768, "scatter sorted"), (32000, 4096, "scatter sorted")],
+    [
+        (2, 768, "scatter table"),
+        (1000, 768, "scatter rows"),
+        (50257, 768, "scatter sorted"),
+        (32000, 4096, "scatter sorted"),
+    ],
 )
 def test_forms_of_4096_tokens(rows: int, width: int, form: str) -> None:
     """Token types, small and large vocabularies; rows wider than shared memory are no loop over all indices."""
     plan = planned(gathered(rows, width, 512), 8)
     assert forms(plan) == [form]
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_scatters_compile_without_spills(architecture: str) -> None:
+    for rows, width in ((2, 768), (40, 3), (50257, 768)):
+        plan = planned(gathered(rows, width, 512), 128)
+        scatters = [used for used in compiled(plan, architecture) if used.stores or used.loads]
+        assert not scatters, scatters
