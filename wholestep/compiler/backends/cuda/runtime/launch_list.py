@@ -150,7 +150,7 @@ class Launches:
         """Adds a launch before a scatter: steps of the sort depend on nothing but the indices."""
         ((kernel, _),) = launch.kernels
         assert isinstance(kernel.body, Scatter)
-        read = {kernel.body.index.buffer, *([kernel.body.updates.buffer] if step.reads_updates else [])}
+        read: set[Resource] = {kernel.body.index.buffer, *([kernel.body.updates.buffer] if step.reads_updates else [])}
         reads, writes = {RECORD, *with_double_buffers(read, place.elsewhere)}, {self._scratch_of(kernel)}
         order.kernel(self.functions[name], (step.blocks, 1), launch.threads, arguments, reads, set(writes))
 
