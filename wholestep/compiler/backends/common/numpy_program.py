@@ -239,7 +239,7 @@ class HostDevice:
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The key of the plan, which is interpreted."""
-        return key_of(self.name, key or serialize.dump(plan), compiler_version(self.target.family, options))
+        return key_of(self.name, key or serialize.dump(plan), compiler_version(self.target.family))
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
         return plan.notes

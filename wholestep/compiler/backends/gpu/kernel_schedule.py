@@ -21,13 +21,14 @@ class Form(StrEnum):
     """How the work of a kernel is divided among blocks and threads."""
 
     ELEMENTS = "elements"  # one thread per element, or per vector of adjacent elements
-    ROWS = "rows"  # one warp or one block per row
+    ROWS = "rows"  # one thread, one warp or one block per row
     SUMS = "sums"  # partial column sums: one block per tile of columns and slice of the rows
     COLUMNS = "columns"  # column reduction: one block per tile of columns, whose warps share the reduced axis
     PRODUCT = "product"  # tiled GEMM: one block per output tile
     MEDIUM = "middle"  # medium-size float32 GEMM: one block per output tile
     LIBRARY = "library"  # a library's GEMM, followed by one thread per element for the epilogue
     ATTENTION = "attention"  # flash attention: one block per tile of queries, or of keys
+    ATTENTION_MMA = "attention mma"  # the same with tensor cores
     GRAPH = "cudnn"  # a library's operation graph: a convolution or an attention
     EXCHANGE = "nccl"  # a collective: transfers between ranks, and one thread per element for the sums
     SCATTER = "scatter"  # one thread per element of the target
@@ -37,11 +38,15 @@ class Form(StrEnum):
     DIRECT = "direct"  # convolution: some pixels and output channels per thread; images and weights in shared memory
     GRADIENT = "gradient"  # weight gradient: some channels and outputs of one tap per thread, a batch slice per block
     POOLED_GRADIENT = "pooled gradient"  # weight gradient through a max-pool: some weights per thread
+    GROUPED = "grouped"  # grouped convolution: a strip of pixels of some groups per thread
+    GROUPED_GRADIENT = "grouped gradient"  # its weight gradient: some weights per thread, a slice of the rows per block
 
 
 # Partial gradients that one block adds before the group sums are added: a template argument of `ws_join_parts` in
 # native/window.h, and part of the size of the counters; determines the bits.
 JOINED = 12
+# Chunks of a column that one block adds before the sums of these groups are added; determines the bits.
+JOINED_CHUNKS = 32
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class GpuSchedule(Schedule):
     owns: tuple[int, ...] = ()
     workspace: int = 0  # upper bound of a library's workspace in bytes
     workspace_at: int = 0  # offset of this workspace in the arena
-    ahead: int = 0  # bytes of shared memory into which a block prefetches its next row
+    ahead: int = 0  # bytes of dynamic shared memory, into which a block prefetches its next row or tiles
 
     @property
     def counters(self) -> int:
@@ -77,13 +82,15 @@ class GpuSchedule(Schedule):
 
     @property
     def sum_counters(self) -> int:
-        """Arrival counters of split sums: one per tile, and one per group of `JOINED` parts that are added first."""
+        """Arrival counters of split sums: one per tile, and one per group of parts that are added first."""
         if self.form == Form.SCATTER_SORTED:
             return 1  # of the blocks that count digits
-        if self.chunks <= 1:
-            return 0
-        joins_groups = self.form in (Form.GRADIENT, Form.SCATTER_TABLE)
-        return self.blocks * (1 + -(-self.chunks // JOINED)) if joins_groups else self.blocks
+        joined = {
+            **dict.fromkeys((Form.GRADIENT, Form.GROUPED_GRADIENT, Form.SCATTER_TABLE), JOINED),
+            Form.COLUMNS: JOINED_CHUNKS,
+        }
+        group = joined.get(Form(self.form))
+        return 0 if self.chunks <= 1 else self.blocks * (1 if group is None else 1 + -(-self.chunks // group))
 
     @property
     def text(self) -> str:

@@ -264,7 +264,9 @@ PRIMITIVES = (
     "product.h",
     "gemm_medium.h",
     "window.h",
+    "grouped.h",
     "attention.h",
+    "attention_mma.h",
     "scatter.h",
     "persistent_scan.h",
 )
