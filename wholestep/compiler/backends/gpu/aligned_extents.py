@@ -20,7 +20,7 @@ from wholestep.compiler.backends.gpu.grids.gemm_library import accumulates_in_pl
 from wholestep.compiler.backends.gpu.grids.reductions import schedule_nest
 from wholestep.compiler.backends.gpu.grids.row_loads import has_vector_loads, is_padded_row
 from wholestep.compiler.backends.gpu.kernel_schedule import Form
-from wholestep.compiler.backends.gpu.leading_dimension import ALIGNED, is_aligned_gemm, resized
+from wholestep.compiler.backends.gpu.leading_dimension import ALIGNED, is_aligned_gemm, with_shape
 from wholestep.compiler.backends.gpu.strides import stride_of
 from wholestep.compiler.ir.types import DType, float32
 from wholestep.compiler.plan.model.bodies import Dot, Nest
@@ -42,7 +42,7 @@ def align_extents(draft: Draft) -> Draft:
     kernels, margins, written = list(draft.kernels), dict[tuple[int, int], Margin](), set[tuple[int, int]]()
     for k in draft.kernels:
         if is_aligned_gemm(draft, k) and is_library_gemm(draft, k, draft.sizes) and is_direct(draft, k.body):  # type: ignore[arg-type]
-            kernels[k.id], operands, results = _extended(draft, k)
+            kernels[k.id], operands, results = _extend(draft, k)
             margins |= {(m.load.buffer, m.dimension): m for m in operands}
             written |= {(k.id, m.load.buffer) for m in results}
             draft = _with_slack(draft, (*operands, *results))
@@ -52,7 +52,7 @@ def align_extents(draft: Draft) -> Draft:
     return replace(draft, kernels=tuple(replace(k, id=n) for n, k in enumerate(filled)))
 
 
-def _extended(draft: Draft, kernel: Kernel) -> tuple[Kernel, list[Margin], list[Margin]]:
+def _extend(draft: Draft, kernel: Kernel) -> tuple[Kernel, list[Margin], list[Margin]]:
     """A product with aligned extents, and the padding of its operands and of its result."""
     operands, results = list[Margin](), list[Margin]()
     dot = kernel.body
@@ -121,7 +121,7 @@ def _with_slack(draft: Draft, margins: tuple[Margin, ...]) -> Draft:
     for m in margins:
         buffer = buffers[m.load.buffer]
         if m.dimension == 0 and buffer.type.rank == 2 and buffer.type.shape[0] == m.first:
-            buffers[buffer.id] = resized(draft, buffer, (m.end, buffer.type.shape[1]))
+            buffers[buffer.id] = with_shape(draft, buffer, (m.end, buffer.type.shape[1]))
     return replace(draft, buffers=tuple(buffers))
 
 

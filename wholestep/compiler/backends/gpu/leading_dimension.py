@@ -38,7 +38,7 @@ def pad_leading_dimensions(draft: Draft) -> Draft:
     for id, pitch in pitches.items():
         *rows, columns = buffers[id].type.shape
         assert isinstance(columns, int), "padded rows have a static length"
-        buffers[id] = replace(resized(draft, buffers[id], (*rows, pitch)), columns=columns)
+        buffers[id] = replace(with_shape(draft, buffers[id], (*rows, pitch)), columns=columns)
     kernels = tuple(replace(k, body=with_loads(k.body, pad_shape)) for k in draft.kernels)
     lengths = sorted({(draft.buffers[id].type.shape[-1], pitch) for id, pitch in pitches.items()}, key=str)
     listed = " and ".join(f"{columns} to {pitch} elements" for columns, pitch in lengths)
@@ -46,7 +46,7 @@ def pad_leading_dimensions(draft: Draft) -> Draft:
     return replace(draft, buffers=tuple(buffers), kernels=kernels, notes=(*draft.notes, note))
 
 
-def resized(draft: Draft, buffer: Buffer, shape: tuple[object, ...]) -> Buffer:
+def with_shape(draft: Draft, buffer: Buffer, shape: tuple[object, ...]) -> Buffer:
     """The buffer with another shape."""
     type = TensorType(shape, buffer.type.dtype)  # type: ignore[arg-type]
     return replace(buffer, type=type, bytes=layout_bytes(type, buffer.layout, draft.sizes))
