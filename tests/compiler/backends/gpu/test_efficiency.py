@@ -14,7 +14,6 @@ QUICK = ("batch norm of 144 channels", "group norm", "layer norm of channels", "
 # Labels of nodes -> why kernels that compute them may still be slow.
 SLOW_YET = {
     "conv2d": "convolutions in groups, and those that no library computes, have a general loop nest",
-    "gather": "the gradients of few distinct rows are added one after the other",
     "matmul": "products of half types with an epilogue, in loops, use no tensor cores",
 }
 PENDING = {

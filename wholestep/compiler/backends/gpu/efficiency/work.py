@@ -14,6 +14,7 @@ from wholestep.compiler.backends.gpu.grids.row_loads import (
     vectors_per_thread,
 )
 from wholestep.compiler.backends.gpu.kernel_schedule import (
+    JOINED,
     JOINED_CHUNKS,
     WARP,
     Form,
@@ -221,6 +222,15 @@ def scatter(plan: Plan, kernel: Kernel) -> KernelWork:
     return KernelWork(rounds * passes, min(threads, prod(extents.values())))
 
 
+def scatter_table(plan: Plan, kernel: Kernel) -> KernelWork:
+    """Groups of a block's threads share a slice of the indices; the tables of slices are added in groups."""
+    body, schedule, extents = kernel.body, schedule_of(kernel), extents_of(plan, kernel)
+    assert isinstance(body, Scatter)
+    slices = schedule.chunks * (schedule.threads // schedule.width)
+    rounds = ceil(prod(extents[a] for a in body.over) / slices / IN_FLIGHT)
+    return KernelWork(rounds, schedule.blocks * slices * schedule.width, last=schedule.chunks / JOINED / IN_FLIGHT)
+
+
 SCANS = 64  # indices that a thread compares in the time of one load: they come from the nearest cache
 
 
@@ -261,6 +271,7 @@ WORK: Mapping[str, Callable[[Plan, Kernel], KernelWork]] = {
     Form.SCATTER: scatter,
     Form.SCATTER_ROWS: scatter,
     Form.SCATTER_SORTED: scatter,
+    Form.SCATTER_TABLE: scatter_table,
     Form.PRODUCT: product,
     Form.MEDIUM: product,
     Form.DIRECT: grid,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from wholestep.compiler.backends.gpu.cost_model import ReductionCosts
-from wholestep.compiler.backends.gpu.grids.row_loads import prefetch_bytes
+from wholestep.compiler.backends.gpu.grids.row_loads import accesses_padded_rows, prefetch_bytes
 from wholestep.compiler.backends.gpu.kernel_schedule import (
     JOINED_CHUNKS,
     PARTS,
@@ -48,18 +48,19 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
             )
         return GpuSchedule(Form.ROWS, THREADS, slices, width=width, vector=elements_per_thread)
     if not uses_work_rows and not any(level.reduces for level in nest.levels):
-        element_count, elements_per_thread = rows * evaluate(length, sizes), _elementwise_vector(plan, nest, length)
+        elements_per_thread = _elementwise_vector(plan, nest, length)
+        vectors = rows * -(-evaluate(length, sizes) // elements_per_thread)
         return GpuSchedule(
             Form.ELEMENTS,
             THREADS,
-            blocks_of(element_count // elements_per_thread, THREADS, costs.grids.most_vector_blocks),
+            blocks_of(vectors, THREADS, costs.grids.most_vector_blocks),
             vector=elements_per_thread,
         )
     if isinstance(length, int) and (shares := _rows_in_a_warp(costs.reductions, kernel, nest, length)):
         width, vector = shares
         blocks = blocks_of(rows, THREADS // width, costs.grids.most_vector_blocks)
         return GpuSchedule(Form.ROWS, THREADS, blocks, width=width, vector=vector)
-    elements_per_thread, most = _row_vector(length), costs.grids.most_blocks
+    elements_per_thread, most = _row_vector(length, plan, nest), costs.grids.most_blocks
     if isinstance(length, int) and length <= warp_row:
         return GpuSchedule(
             Form.ROWS, THREADS, blocks_of(rows, THREADS // WARP, most), width=WARP, vector=elements_per_thread
@@ -103,17 +104,24 @@ def _elementwise_vector(plan: Draft, nest: Nest, length: Extent) -> int:
     accesses = [*(load for load, _ in nest.reads()), *nest.stores()]
     vector_accesses = [a for a in accesses if any(axis == nest.vector for i in a.index for axis, _ in i.terms)]
     has_half = any(plan.buffers[a.buffer].type.dtype.is_half for a in vector_accesses)
-    return next((n for n in ((8, 4) if has_half else (4,)) if length % n == 0), 1)
+    counts = (8, 4) if has_half else (4,)
+    return next((n for n in counts if length % n == 0), 0) or _padded_vector(plan, nest, length, counts)
 
 
-def _row_vector(length: Extent) -> int:
-    """Adjacent elements per thread of a row reduction.
+def _row_vector(length: Extent, plan: Draft | None = None, nest: Nest | None = None) -> int:
+    """Adjacent elements per thread of a row reduction, which may end in the padding of the rows of `nest`.
 
-    It depends on the row length alone, because it determines the order of the row's sums.
+    It depends on lengths of rows alone, because it determines the order of the row's sums.
     """
     if not isinstance(length, int):
         return 1
-    return next((n for n in (8, 4) if length % n == 0 and length >= n * WARP), 1)
+    counts = [n for n in (8, 4) if length >= n * WARP]
+    even = next((n for n in counts if length % n == 0), 0)
+    return even or (1 if plan is None or nest is None else _padded_vector(plan, nest, length, counts))
+
+
+def _padded_vector(plan: Draft, nest: Nest, length: int, counts: Sequence[int]) -> int:
+    return next((n for n in counts if accesses_padded_rows(plan, nest, length, n)), 1)
 
 
 def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:

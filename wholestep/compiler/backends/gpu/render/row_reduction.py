@@ -244,10 +244,10 @@ class RowLevels:
     def slot(self, load: Load) -> str:
         """Address of vector j of a load, and the distance of its pieces; the lanes of a warp are adjacent."""
         before = list(self.ahead)[: list(self.ahead).index(load)]
-        start = sum(row_bytes(self.w.plan, self.w.kernel, self.nest, x) for x in before)
+        start = sum(row_bytes(self.w.plan, self.w.kernel, self.nest, self.w.schedule, x) for x in before)
         assert self.length is not None, "prefetched rows have a static length"
         first = f"slots + {start}" if start else "slots"
-        return f"{first} + j*{16 * self.w.schedule.width}, {16 * (self.length // self.count)}"
+        return f"{first} + j*{16 * self.w.schedule.width}, {16 * -(-self.length // self.count)}"
 
     def with_earlier_levels(self, n: int) -> tuple[Level, dict[int, str]]:
         """A level with its inputs from earlier levels: names of registers, and instructions to recompute the others."""
