@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import cycle
 from statistics import median
 from typing import Any
@@ -14,13 +14,17 @@ import wholestep as ws
 from benchmarks.cases.epoch import ROWS, data
 from benchmarks.frameworks.with_wholestep import optimizer_of
 from benchmarks.gpu.cases import GpuCase
+from wholestep.session.inspect.profile import KernelTime
 
 ROUND = 8  # steps of a host round, if that many may be in flight
 PAUSE = 1e-3  # seconds between two polls of a sleeping host
+SLOW, SHORTEST = 5.0, 20e-6  # times its price; seconds of a kernel that is more than its launch and its timer
 
 
 class Stepper:
     """Launches the graph of a step repeatedly over one batch on the GPU, as for the peers."""
+
+    import_seconds: float | None = None  # from the network's description to its graph
 
     def __init__(self, found: GpuCase, contender: str) -> None:
         self.session = self.build(found)
@@ -29,8 +33,11 @@ class Stepper:
         self.batch = found.case.batches(found.cell)[0]
 
     def build(self, found: GpuCase) -> ws.Session:
+        began = time.perf_counter()
+        graph = found.case.models["wholestep"]()
+        self.import_seconds = time.perf_counter() - began
         return ws.build_session(
-            found.case.models["wholestep"](),
+            graph,
             optimizer=optimizer_of(found.cell),
             batch_size=found.cell.batch,
             seed=0,
@@ -39,8 +46,19 @@ class Stepper:
             memory=found.memory,
         )
 
+    def compile(self) -> list[float]:
+        """The loss of the first step, which builds whatever the session left to it."""
+        return self.losses(1)
+
+    def settle(self) -> None:
+        """Nothing: the plan is fixed."""
+
     def losses(self, count: int) -> list[float]:
         return [float(self.session.step(**self.batch).loss) for _ in range(count)]
+
+    def slow_kernels(self) -> list[dict[str, Any]]:
+        """Kernels that take more than `SLOW` times their price."""
+        return slow_kernels(self.session.profile(self.batch, steps=3).kernels)
 
     def measure(self, steps: int) -> float:
         """Seconds of queued launches with one wait of the host at the end."""
@@ -150,6 +168,15 @@ class Update(Stepper):
         return [float(self.session.step().loss) for _ in range(count)]
 
 
+def slow_kernels(kernels: Iterable[KernelTime]) -> list[dict[str, Any]]:
+    """The kernels far above their price, those that lose most time first."""
+    slow = [k for k in kernels if k.seconds > SHORTEST and k.of_expected < 1 / SLOW]
+    return [
+        {"kernel": k.kernel, "us": round(1e6 * k.seconds, 1), "price_us": round(1e6 * k.expected, 1), "name": k.name}
+        for k in sorted(slow, key=lambda k: k.expected - k.seconds)
+    ]
+
+
 def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
     """The seconds of a call."""
     began = clock()
@@ -158,4 +185,5 @@ def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_cou
 
 
 def start(found: GpuCase, contender: str) -> Stepper:
-    return {"step": Stepper, "epochs": EpochStepper, "update": Update}[found.kind](found, contender)
+    kinds = {"step": Stepper, "network": Stepper, "epochs": EpochStepper, "update": Update}
+    return kinds[found.kind](found, contender)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -128,9 +130,18 @@ def _cache() -> str:
     from wholestep.options import CompileOptions
 
     folder = open_cache(CompileOptions()).folder
-    files = [f for f in folder.rglob("*") if f.is_file()]
+    sizes = [size for path in folder.rglob("*") if (size := _file_size(path)) is not None]
     writable = "" if os.access(folder if folder.exists() else folder.parent, os.W_OK) else ", NOT WRITABLE"
-    return f"{folder} ({len(files)} files, {sum(f.stat().st_size for f in files):,} bytes{writable})"
+    return f"{folder} ({len(sizes)} files, {sum(sizes):,} bytes{writable})"
+
+
+def _file_size(path: Path) -> int | None:
+    """The bytes of a regular file; None of anything else, and of a temporary file that its writer has just renamed."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _workers(count: int, hosts: str | None) -> str:

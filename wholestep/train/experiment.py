@@ -38,6 +38,8 @@ from wholestep.train.data.loaders import batch_capacity, rows_to_measure, sample
 from wholestep.train.evaluation import remember_loss
 from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import optimizer_of, resolve_schedule
+from wholestep.train.lint.lint import log_findings
+from wholestep.train.lint.rules import LintedRun
 from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
@@ -128,6 +130,7 @@ class Experiment:
         resume: a run's folder (or one checkpoint of it) to resume from; True: from `checkpoint`, if it has any.
             `epochs` includes those already done.
         exact: refuse to resume if the result could differ in bits from that of an uninterrupted run.
+        silence: codes of `ws.lint` that are not logged at the start, e.g. `("WS301",)`.
         progress: True shows a bar in a terminal, lines elsewhere; "bar", "lines" or "epochs" (one line each) say which;
             False is silent.
 
@@ -181,6 +184,7 @@ class Experiment:
     checkpoint: str | PathLike[str] | None = None
     resume: str | PathLike[str] | bool | None = None
     exact: bool = False
+    silence: Iterable[str] = ()
     progress: bool | str = True
     options: CompileOptions | None = None
 
@@ -262,6 +266,8 @@ class Experiment:
         described.check(loader)
         described = with_class_weight(described, self.class_weight, loader)
         session = self._session(described, loader, held)
+        graph = session._programs.need("the linter").definition.graph.to_ir()
+        log_findings(LintedRun(self, loader, held, graph, described.table_losses()), self.silence)
         session.set_observer(self.observer)
         remember_loss(model, None if self.loss_weights else self.loss, self.metrics)
         session.reset_optimizer()  # states of an earlier run's optimizer are in the model's state

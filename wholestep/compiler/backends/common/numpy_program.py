@@ -150,7 +150,10 @@ def _copy_states(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:
             assert buffer.source is not None, "a copy has a source state"
             shape = _numbers(plan.buffers[buffer.source].type.shape)
             state = arrays[buffer.source][: prod(shape)].reshape(shape)
-            arrays[buffer.id][:] = (state.T if buffer.transposed else state).reshape(-1)  # a half copy rounds
+            values = state.T if buffer.transposed else state
+            copy = arrays[buffer.id].reshape(_numbers(buffer.type.shape))
+            copy[...] = 0  # its padding, if it has any
+            copy[tuple(map(slice, values.shape))] = values  # a half copy rounds
 
 
 def _numbers(shape: Shape) -> tuple[int, ...]:
@@ -236,7 +239,7 @@ class HostDevice:
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The key of the plan, which is interpreted."""
-        return key_of(self.name, key or serialize.dump(plan), compiler_version(self.target.family, options))
+        return key_of(self.name, key or serialize.dump(plan), compiler_version(self.target.family))
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
         return plan.notes

@@ -33,9 +33,11 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
         costs=costs.in_tf32() if suffix else costs,
         planner=f"{GPU}.schedule:make_plan",
+        advice=f"{GPU}.efficiency.advice:slow_kernels",
         lowering=Lowering(
             windows=(
-                OwnPass(f"{PASSES}.lower.channels_last:channels_last", needed=True),
+                OwnPass(f"{PASSES}.lower.image_views:channels_last_views", needed=True),
+                OwnPass(f"{GPU}.window_products:multiply_disjoint_windows", takes_target=True),
                 OwnPass(f"{GPU}.pool_fusion:through_small_pools", takes_target=True),
                 OwnPass(f"{BACKEND}.libraries.convolution_casts:fill_channels", takes_target=True),
                 OwnPass(f"{BACKEND}.libraries.convolution_casts:round_images"),
@@ -71,6 +73,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             cache=cache,
             widest_head=WIDEST_HEAD,
         ),
+        tensor_cores=True,
         tf32=bool(suffix),
         libraries=f"{BACKEND}.libraries.library_calls:LIBRARIES",
     )

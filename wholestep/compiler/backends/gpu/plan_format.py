@@ -19,7 +19,7 @@ def _check(plan: Plan) -> None:
     from wholestep.compiler.backends.gpu.arena import arena_end, place_scratch
     from wholestep.compiler.backends.gpu.fusion.launches import check_launches
     from wholestep.compiler.backends.gpu.fusion.row_fusion import with_row_grid
-    from wholestep.compiler.backends.gpu.grids.attention import check_call
+    from wholestep.compiler.backends.gpu.grids.attention_calls import check_call
     from wholestep.compiler.backends.gpu.grids.choose import choose_grid
 
     for buffer in plan.buffers:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wholestep.compiler.ir.graph import Node
     from wholestep.compiler.plan.model.kernel import Draft, Kernel
 
-WIDEST_HEAD = 512  # bytes per row of the widest attention head that native/attention.h has shared memory for
+WIDEST_HEAD = 512  # bytes per row of the widest attention head that our kernels have shared memory for
 
 
 def _no_convolution(node: Node, target: GpuTarget) -> bool:
@@ -53,6 +53,7 @@ class GpuTarget(Target):
     """A target whose plans `backends/gpu` schedules and renders."""
 
     cost_model: GpuCosts = GpuCosts()  # thresholds and tiles of the scheduler
+    tensor_cores: bool = False  # has it the primitives of native/attention_mma.h?
     tf32: bool = False  # are the operands of float32 products rounded to tf32, which has 10 mantissa bits?
     # The `Libraries` record, "package.module:name": a target is plain data, and importing it loads no library.
     libraries: str = f"{__name__}:NO_LIBRARIES"

@@ -26,7 +26,7 @@ def adapt_attention_routines(graph: IRGraph) -> IRGraph:
 
 
 def round_results(graph: IRGraph) -> IRGraph:
-    """Routines without a mask return half results for half operands; a cast widens them again, after their views."""
+    """Routines return half results for half operands; a cast widens them again, after their views."""
     rounding: set[Node] = set()  # routines that this pass has set to round; others stay unchanged
     hoisted: dict[Node, Node] = {}  # operand -> the operand with its cast hoisted above views, shared by all routines
 
@@ -53,8 +53,7 @@ def _sink_widening(node: Node) -> Node:
 
 
 def _with_half_result(node: Node, rounding: set[Node], hoisted: dict[Node, Node]) -> Node:
-    masked = node.inputs[3:] if node.op != "attention_grad" else node.inputs[3 : _lse_index(node)]
-    if not node.inputs[0].type.dtype.is_half or masked:
+    if not node.inputs[0].type.dtype.is_half:
         return node
     inputs = [hoisted.setdefault(i, _cast_before_view(i)) for i in node.inputs]
     rounded = b.make(node.op, inputs, replace(attrs_of(node, at.AttentionAttrs), rounded=True))

@@ -183,7 +183,7 @@ def _has_wide_heads(node: Node, target: Target) -> bool:
     if not node.op.startswith("attention") or target.limits.widest_head is None:
         return False
     widths = [x.type.shape[-1] for x in node.inputs[:3]]
-    size = node.inputs[0].type.dtype.accumulate.size
+    size = node.inputs[0].type.dtype.size
     return any(not isinstance(w, int) or w * size > target.limits.widest_head for w in widths)
 
 

@@ -33,7 +33,7 @@ def plan_key(
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
     egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # egglog's version affects the result
     limited = [] if limit is None else [limit.key]
-    version = compiler_version(target.family, options)
+    version = compiler_version(target.family)
     return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, version, *egglog, *limited)
 
 

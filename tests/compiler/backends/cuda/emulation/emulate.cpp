@@ -119,6 +119,40 @@ void ws_copy_wait_for(int left) {
   }
 }
 
+/* -- tensor cores --------------------------------------------------------------------------------------------------- */
+static const void *matrix_rows[MOST_TOGETHER * 32][32];
+void ws_load_matrices(unsigned *to, const void *row, bool transposed) {
+  const int w = current / 32, l = current % 32, group = l / 4, pair = l % 4 * 2;
+  if ((uintptr_t)row % 16) __builtin_trap();
+  matrix_rows[w][l] = row;
+  meet(warps[w], 32);
+  auto element = [&](int matrix, int i, int j) { return (unsigned)((const unsigned short *)matrix_rows[w][matrix * 8 + i])[j]; };
+  for (int m = 0; m < 4; m++)
+    to[m] = transposed ? element(m, pair, group) | element(m, pair + 1, group) << 16
+                       : element(m, group, pair) | element(m, group, pair + 1) << 16;
+  meet(warps[w], 32);
+}
+static struct { unsigned x[4], y[2]; } fragments[MOST_TOGETHER * 32][32];
+static float of_half(unsigned word, int upper, bool bf16) {
+  const unsigned half = upper ? word >> 16 : word & 0xffffu;
+  return bf16 ? __uint_as_float(half << 16) : ws_float_of_f16((unsigned short)half);
+}
+void ws_multiply(float *sum, const unsigned *x, unsigned y0, unsigned y1, ws_fragments kind) {
+  const int w = current / 32, l = current % 32, each = kind == WS_TF32 ? 1 : 2; /* elements of a register */
+  auto *const lanes = fragments[w];
+  std::memcpy(lanes[l].x, x, 16), lanes[l].y[0] = y0, lanes[l].y[1] = y1;
+  meet(warps[w], 32);
+  auto value = [&](unsigned word, int k) { return each == 1 ? __uint_as_float(word) : of_half(word, k % 2, kind == WS_BF16); };
+  for (int c = 0; c < 4; c++) {
+    const int row = l / 4 + c / 2 * 8, column = l % 4 * 2 + c % 2;
+    for (int k = 0; k < 8 * each; k++) {
+      const int upper = k / (4 * each), lane = k % (4 * each) / each;
+      sum[c] += value(lanes[row % 8 * 4 + lane].x[row / 8 + 2 * upper], k) * value(lanes[column * 4 + lane].y[upper], k);
+    }
+  }
+  meet(warps[w], 32);
+}
+
 /* -- launches ----------------------------------------------------------------------------------------------------- */
 /* Blocks that are all there at once: each runs until all of its threads wait for those of others. */
 static int run_together(int blocks, int n, bool backwards) {

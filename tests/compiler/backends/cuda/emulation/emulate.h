@@ -31,6 +31,7 @@ static inline float ws_larger(float x, float y) { return (x >= y) | (x != x) ? x
 static inline double ws_larger(double x, double y) { return (x >= y) | (x != x) ? x : y; }
 static inline float ws_tanh_half(float x) { return std::tanh(x); }
 static inline float ws_exp_half(float x) { return std::exp(x); }
+static inline float ws_exp2_half(float x) { return std::exp2(x); }
 
 /* -- threads of a block ------------------------------------------------------------------------------------------- */
 void __syncwarp();
@@ -45,6 +46,7 @@ template <class X> static X __shfl_xor_sync(unsigned, X value, int other) {
   return value;
 }
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
+static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline void __threadfence() {}
 static inline void ws_wait_for_others() {}
 static inline int atomicAdd(int *p, int n) { const int old = *p; *p += n; return old; }
@@ -66,6 +68,18 @@ void ws_copy_commit();
 void ws_copy_wait_for(int left);
 template <int BYTES> static void ws_copy(void *to, const void *from, bool inside) { ws_copy_bytes(to, from, BYTES, inside); }
 template <int LEFT> static void ws_copy_wait() { ws_copy_wait_for(LEFT); }
+
+/* -- tensor cores: lanes give each other their fragments ------------------------------------------------------------- */
+static inline unsigned ws_pack_bf16(float x, float y) { return ws_bf16_of_float(x) | (unsigned)ws_bf16_of_float(y) << 16; }
+static inline unsigned ws_pack_f16(float x, float y) { return ws_f16_of_float(x) | (unsigned)ws_f16_of_float(y) << 16; }
+static inline unsigned ws_tf32_of_float(float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; }
+void ws_load_matrices(unsigned *to, const void *row, bool transposed);
+template <bool TRANSPOSED> static void ws_matrices(unsigned (&to)[4], const void *row) { ws_load_matrices(to, row, TRANSPOSED); }
+enum ws_fragments { WS_BF16, WS_F16, WS_TF32 };
+void ws_multiply(float *sum, const unsigned *x, unsigned y0, unsigned y1, ws_fragments kind);
+static inline void ws_mma_bf16(float (&sum)[4], const unsigned (&x)[4], unsigned y0, unsigned y1) { ws_multiply(sum, x, y0, y1, WS_BF16); }
+static inline void ws_mma_f16(float (&sum)[4], const unsigned (&x)[4], unsigned y0, unsigned y1) { ws_multiply(sum, x, y0, y1, WS_F16); }
+static inline void ws_mma_tf32(float (&sum)[4], const unsigned (&x)[4], unsigned y0, unsigned y1) { ws_multiply(sum, x, y0, y1, WS_TF32); }
 
 /* -- launches ----------------------------------------------------------------------------------------------------- */
 template <class... A, size_t... I> static void apply(void (*f)(A...), void **args, std::index_sequence<I...>) {

@@ -231,7 +231,7 @@ def test_doctor_lists_gpus_and_libraries_and_trains_two_steps(monkeypatch: pytes
     with fake_gpu() as fake:
         code, text = run("doctor")
         assert fake.launched >= 2
-    assert code == 0
+    assert code == 0, text
     assert "cuda:0 no GPU at all (cuda/sm_90, 1 GiB); driver for CUDA 13.1; NVRTC none" in text
     assert 'cuBLASLt 13.4.0; cuDNN is missing; install what is missing: pip install "wholestep[cuda]"' in text
     assert 'NCCL is missing; workers on GPUs need it: pip install "wholestep[nccl]"' in text

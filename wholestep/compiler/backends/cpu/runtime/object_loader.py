@@ -82,7 +82,7 @@ class PlanCode:
 def program_key(plan: Plan, options: CompileOptions, key: str = "") -> str:
     """The key of a plan's compiled code: of the plan (or its `key`), our version and the C compiler."""
     fingerprint = compiler_of(options).fingerprint
-    return key_of("program", key or serialize.dump(plan), compiler_version("cpu", options), fingerprint, plan.target)
+    return key_of("program", key or serialize.dump(plan), compiler_version("cpu"), fingerprint, plan.target)
 
 
 def compiler_of(options: CompileOptions) -> CCompiler:

@@ -12,7 +12,7 @@ from wholestep.compiler.backends.cuda.libraries.cudnn import (
     LibraryCall,
     TensorAddress,
 )
-from wholestep.compiler.backends.gpu.grids.attention import Axes
+from wholestep.compiler.backends.gpu.grids.attention_calls import Axes
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
 from wholestep.compiler.backends.gpu.strides import start_of, stride_of
 from wholestep.compiler.backends.gpu.target import costs_of

@@ -55,6 +55,52 @@ static __device__ __forceinline__ float ws_exp_half(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
   return y;
 }
+static __device__ __forceinline__ float ws_exp2_half(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/* -- tensor cores: fragments as in the PTX manual, "Matrix multiply-accumulate operation using mma instruction" ------ */
+/* Two rounded values, the first in the lower half. */
+static __device__ __forceinline__ unsigned ws_pack_bf16(float x, float y) {
+  unsigned z;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));
+  return z;
+}
+static __device__ __forceinline__ unsigned ws_pack_f16(float x, float y) {
+  unsigned z;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));
+  return z;
+}
+static __device__ __forceinline__ unsigned ws_tf32_of_float(float x) {
+  unsigned y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+}
+/* Four 8 x 8 matrices of 2-byte elements from shared memory; lane l has the address of row l % 8 of matrix l / 8. */
+template <bool TRANSPOSED> static __device__ __forceinline__ void ws_matrices(unsigned (&to)[4], const void *row) {
+  const unsigned at = (unsigned)__cvta_generic_to_shared(row);
+  if constexpr (TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(at));
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(at));
+}
+/* sum (16 x 8) += x (16 x 16, or 16 x 8 of tf32) y */
+#define WS_MMA(name, shape, type)                                                                                      \
+  static __device__ __forceinline__ void name(float (&sum)[4], const unsigned (&x)[4], unsigned y0, unsigned y1) {     \
+    asm("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "    \
+        "{%0, %1, %2, %3};"                                                                                            \
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                       \
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y0), "r"(y1));                                               \
+  }
+WS_MMA(ws_mma_bf16, "m16n8k16", "bf16")
+WS_MMA(ws_mma_f16, "m16n8k16", "f16")
+WS_MMA(ws_mma_tf32, "m16n8k8", "tf32")
 
 /* An address aligned to the given bytes.  A GPU faults on a misaligned vector access; the emulation checks it here. */
 template <class P> static __device__ __forceinline__ P ws_begin(P at, int) { return at; }

@@ -127,9 +127,7 @@ class CudaDevice:
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """Cache key: plan, our version, compiler and architecture."""
-        return key_of(
-            "cuda", key or serialize.dump(plan), compiler_version("cuda", options), nvrtc_version(), self.architecture
-        )
+        return key_of("cuda", key or serialize.dump(plan), compiler_version("cuda"), nvrtc_version(), self.architecture)
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
         """The plan's notes, corrected for this GPU, which may be smaller than the target, and for its host."""

@@ -1,0 +1,77 @@
+"""Flash attention with tensor cores, emulated: every form that people write, compared with the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.compiler.attention_graphs import Shape, attention
+from tests.compiler.backends.cuda.emulation.emulated import Emulated
+from tests.compiler.backends.cuda.kernels.test_graphs import ORDERS, STEP, run, together
+from tests.compiler.ir.random_graphs import example_values
+from wholestep.compiler.backends.cuda.target import TARGETS
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
+from wholestep.compiler.ir.graph import IRGraph
+from wholestep.compiler.ir.semantics.interpret import interpret
+from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
+from wholestep.compiler.pipeline import Compiler
+from wholestep.compiler.plan.model.bodies import Call
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.options import CompileOptions
+
+CAPACITY = {"batch": 2, "time": 37}
+HALF, TF32 = "cuda/sm_90", "cuda/sm_90+tf32"
+
+
+def same(*shape: int | str) -> tuple[Shape, Shape, Shape]:
+    return shape, shape, shape
+
+
+def forms(dtype: DType) -> dict[str, IRGraph]:
+    """Causal, masked, grouped, of unequal lengths and widths, and of widths that are no multiple of 16."""
+    heads: Shape = ("batch", 2)
+    return {
+        "causal": attention(*same(*heads, "time", 16), causal=True, dtype=dtype),
+        "a bias shared by the batch": attention(*same(2, 1, 49, 32), mask=(1, 49, 49), dtype=dtype),
+        "padding": attention(*same(*heads, "time", 8), mask=("batch", "time"), axes=(0, 3), dtype=dtype),
+        "shared keys, causal, with a mask": attention(
+            ("batch", 4, "time", 24), *same(*heads, "time", 24)[1:], mask=("time", "time"), causal=True, dtype=dtype
+        ),
+        "a memory, odd widths": attention((*heads, 5, 33), (*heads, "time", 33), (*heads, "time", 12), dtype=dtype),
+        "more queries than keys": attention(
+            (*heads, "time", 20), (*heads, 18, 20), (*heads, 18, 20), causal=True, dtype=dtype
+        ),
+        "65 queries": attention(*same(1, 1, 65, 16), causal=True, dtype=dtype),
+    }  # fmt: skip
+
+
+def planned(graph: IRGraph, target: str, capacity: dict[str, int] = CAPACITY) -> Plan:
+    plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, capacity, TARGETS[target])
+    calls = [schedule_of(k).form for k in plan.kernels if isinstance(k.body, Call)]
+    assert calls == [Form.ATTENTION_MMA] * 2
+    return plan
+
+
+def beside_the_interpreter(graph: IRGraph, emulated: Emulated, sizes: dict[str, int], rounding: float) -> None:
+    """The values, and the same bits in several orders of threads and blocks."""
+    inputs, _ = example_values(graph, sizes, np.random.default_rng(0))
+    expected = interpret(graph, inputs=inputs, state={}, sizes=sizes, seed=0, step=STEP).outputs
+    first, *others = [run(emulated, inputs, {}, sizes, 0, orders) for orders in ORDERS]
+    for key, value in expected.items():
+        largest = np.abs(value[np.isfinite(value)]).max(initial=1.0)
+        np.testing.assert_allclose(first[key], value, rtol=0, atol=rounding * largest, err_msg=f"{key} at {sizes}")
+        for other in others:
+            np.testing.assert_array_equal(first[key], other[key], err_msg=f"bits of {key} depend on an order")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "rounding"),  # the probabilities and score gradients are rounded, too
+    [(bfloat16, HALF, 2**-6), (float16, HALF, 2**-9), (float32, TF32, 2**-9)],
+    ids=["bfloat16", "float16", "tf32"],
+)
+def test_forms_beside_the_interpreter(dtype: DType, target: str, rounding: float) -> None:
+    graphs = forms(dtype)
+    emulated = together([planned(g, target) for g in graphs.values()])
+    for graph, one in zip(graphs.values(), emulated, strict=True):
+        for capacity in (CAPACITY, {"batch": 1, "time": 1}) if graph.symbols else (CAPACITY,):
+            beside_the_interpreter(graph, one, {s: capacity[s] for s in graph.symbols}, rounding)
