@@ -112,7 +112,7 @@ def evaluation(
                 continue
             if node in demand.whole:
                 large = _large_state(node, run) if settle is None else None
-                values[node] = large or _computed(node, run, [values[i] for i in node.inputs], settle, pieces)
+                values[node] = large or _node_value(node, run, [values[i] for i in node.inputs], settle, pieces)
             if node in demand.picked:
                 picks[node] = _pick_rows(node, run, before, values, picks, settle)
             uses.subtract(node.inputs)
@@ -122,7 +122,7 @@ def evaluation(
     return ExpectedValues(values, picks)
 
 
-def _computed(node: Node, run: StepValues, operands: list[Any], settle: Settle | None, pieces: Pieces) -> Any:
+def _node_value(node: Node, run: StepValues, operands: list[Any], settle: Settle | None, pieces: Pieces) -> Any:
     """The settled value of a node; a large one is computed piece by piece."""
     operands = [_read(a) for a in operands] if node.is_elementwise else operands
     axis = None if any(isinstance(a, Large) for a in operands) else pieces.axis(node, operands)
