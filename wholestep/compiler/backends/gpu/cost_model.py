@@ -88,6 +88,7 @@ class ScatterCosts:
 
     shared_bytes: int = 40 << 10  # bytes of shared memory per block for rows: below the 48 KB that need no opt-in
     sorted_work: int = 1 << 24  # table rows times indices from which on the indices are sorted first (029)
+    sorted_indices: int = 1 << 11  # indices from which on they are sorted, so that frequent rows take no longer (065)
     scanned_work: int = 1 << 22  # target elements times indices from which on they are sorted, if rows are too wide
     most_ranked: int = 1 << 13  # indices that one launch sorts by comparing every pair; more are sorted by digits (065)
     slice_rows: int = 64  # fewest indices per slice of a scatter into few rows (065); *bits*

@@ -99,7 +99,7 @@ def test_rows_of_every_sample_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -
     ("rows", "width", "form"),
     [
         (2, 768, "scatter table"),
-        (1000, 768, "scatter rows"),
+        (1000, 768, "scatter sorted"),
         (50257, 768, "scatter sorted"),
         (32000, 4096, "scatter sorted"),
     ],
@@ -108,6 +108,7 @@ def test_forms_of_4096_tokens(rows: int, width: int, form: str) -> None:
     """Token types, small and large vocabularies; rows wider than shared memory are no loop over all indices."""
     plan = planned(gathered(rows, width, 512), 8)
     assert forms(plan) == [form]
+    assert forms(planned(gathered(100, 64, 128), 8)) == ["scatter rows"], "few indices share a launch"
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])

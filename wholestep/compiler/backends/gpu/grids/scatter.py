@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from wholestep.compiler.backends.gpu.cost_model import ScatterCosts
 from wholestep.compiler.backends.gpu.kernel_schedule import (
     JOINED,
     THREADS,
@@ -166,8 +167,7 @@ def schedule_scatter(plan: Draft, kernel: Kernel) -> GpuSchedule:
     size = max(4, plan.buffers[scatter.target.buffer].type.dtype.size)
     fits = isinstance(row, int) and row * size * (THREADS // WARP) <= costs.scatter.shared_bytes
     elements = prod(evaluate(e, sizes) for e in scatter.target.shape)
-    work = rows * indices if fits else elements * indices
-    if kernel.loop is None and work >= (costs.scatter.sorted_work if fits else costs.scatter.scanned_work):
+    if kernel.loop is None and _is_sorted(costs.scatter, fits, rows, indices, elements):
         found = sorted_scatter(plan, kernel)
         blocks = blocks_of(
             (indices if scatter.onto else rows) * found.across, THREADS // WARP, costs.grids.most_vector_blocks
@@ -177,3 +177,10 @@ def schedule_scatter(plan: Draft, kernel: Kernel) -> GpuSchedule:
         assert isinstance(row, int)
         return GpuSchedule(Form.SCATTER_ROWS, THREADS, blocks_of(rows, 1, costs.grids.most_blocks), width=row)
     return GpuSchedule(Form.SCATTER, THREADS, blocks_of(elements, THREADS, costs.grids.most_blocks))
+
+
+def _is_sorted(costs: ScatterCosts, fits: bool, rows: int, indices: int, elements: int) -> bool:
+    """Does a sort take less time than blocks, or threads if rows are too wide, that scan all indices?"""
+    if fits:
+        return rows * indices >= costs.sorted_work or indices > costs.sorted_indices
+    return elements * indices >= costs.scanned_work
