@@ -24,7 +24,8 @@ class GridCosts:
 class ReductionCosts:
     """Thresholds of reductions over rows and columns."""
 
-    narrow_row: int = 16  # elements of the longest row that one thread reduces, if a sample has many rows; *bits*
+    narrow_row: int = 32  # elements of the longest row that one thread reduces, if a sample has many rows; *bits*
+    sharing_rows: int = 256  # rows per sample from which on several short rows share a warp; *bits*
     warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
     part_rows: int = 16  # rows that one thread adds up in a column reduction that is split; *bits*

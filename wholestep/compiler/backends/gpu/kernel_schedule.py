@@ -14,6 +14,7 @@ WARP = 32  # threads of a warp: reductions by shuffles in native/device.h, and a
 # Threads per block that native/product.h, gemm_medium.h, persistent_scan.h and persistent_step.h assume; only long
 # rows, direct convolutions and attention use other numbers.
 THREADS = 256
+PARTS = THREADS // WARP  # parts of a column sum, one per warp of a block; determines the bits
 COUNTERS = 1 << 16  # arrival counters of blocks that share a sum; a program allocates them, all zero between kernels
 
 

@@ -10,6 +10,7 @@ from wholestep.compiler.backends.gpu.cost_model import ReductionCosts
 from wholestep.compiler.backends.gpu.grids.row_loads import accesses_padded_rows, prefetch_bytes
 from wholestep.compiler.backends.gpu.kernel_schedule import (
     JOINED_CHUNKS,
+    PARTS,
     THREADS,
     WARP,
     Form,
@@ -55,9 +56,10 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
             blocks_of(vectors, THREADS, costs.grids.most_vector_blocks),
             vector=elements_per_thread,
         )
-    if isinstance(length, int) and _is_narrow(costs.reductions, kernel, nest, length):
-        blocks = blocks_of(rows, THREADS, costs.grids.most_vector_blocks)
-        return GpuSchedule(Form.ROWS, THREADS, blocks, vector=next(n for n in (8, 4, 1) if length % n == 0))
+    if isinstance(length, int) and (shares := _rows_in_a_warp(costs.reductions, kernel, nest, length)):
+        width, vector = shares
+        blocks = blocks_of(rows, THREADS // width, costs.grids.most_vector_blocks)
+        return GpuSchedule(Form.ROWS, THREADS, blocks, width=width, vector=vector)
     elements_per_thread, most = _row_vector(length, plan, nest), costs.grids.most_blocks
     if isinstance(length, int) and length <= warp_row:
         return GpuSchedule(
@@ -69,10 +71,17 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
     return _prefetch_next_row(plan, kernel, nest, by_row, rows) if is_long else by_row
 
 
-def _is_narrow(costs: ReductionCosts, kernel: Kernel, nest: Nest, length: int) -> bool:
-    """Are the rows so short, and so many per sample, that a thread computes a row of its own?"""
+def _rows_in_a_warp(costs: ReductionCosts, kernel: Kernel, nest: Nest, length: int) -> tuple[int, int] | None:
+    """Threads of a row and adjacent elements per thread, if several short rows share a warp; None if none does.
+
+    They do if a sample has many rows: the pixels of an image.  A row of few elements, or one that cannot be read in
+    vectors, belongs to a single thread.
+    """
     per_sample = prod(evaluate(kernel.axes[a], dict.fromkeys(symbols_of((kernel.axes[a],)), 1)) for a in nest.rows)
-    return length <= costs.narrow_row and per_sample >= costs.pixel_rows
+    each = next((n for n in (8, 4) if length % n == 0), 1)
+    if 1 < length // each < WARP and each > 1 and per_sample >= costs.sharing_rows:
+        return 1 << (length // each - 1).bit_length(), each
+    return (1, each) if length <= costs.narrow_row and per_sample >= costs.pixel_rows else None
 
 
 def _only_sums(nest: Nest) -> bool:
@@ -121,6 +130,8 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
     rows = prod(evaluate(kernel.axes[a], sizes) for a in columns.rows)
     column_count, reduces = kernel.axes[columns.vector], columns.levels[0].reduces
     length = evaluate(kernel.axes[columns.reduced], sizes)
+    if is_short(columns, kernel):
+        return _schedule_short_columns(plan, kernel, rows * evaluate(column_count, sizes))
     lanes, per_thread = _column_packs(costs.reductions, column_count, kernel.axes[columns.reduced], length, reduces)
     chunk = costs.reductions.part_rows * max(THREADS // WARP, THREADS // lanes)
     tiles = rows * -(-evaluate(column_count, sizes) // (lanes * per_thread))
@@ -133,6 +144,23 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
     bytes = sum(align_up((chunks + groups) * tiles * lanes * per_thread * r.dtype.size) for r in reduces)
     unsplit = GpuSchedule(Form.COLUMNS, THREADS, max(1, tiles), width=lanes, vector=per_thread)
     return replace(unsplit, chunk=chunk, chunks=chunks, scratch=bytes)
+
+
+def is_short(columns: Columns, kernel: Kernel) -> bool:
+    """Has the reduced axis so few elements that a thread adds them alone, in the order in which warps would?"""
+    length = kernel.axes[columns.reduced]
+    is_best = any(r.op == "argmax" for r in columns.levels[0].reduces)
+    return isinstance(length, int) and length <= PARTS and not is_best
+
+
+def _schedule_short_columns(plan: Draft, kernel: Kernel, results: int) -> GpuSchedule:
+    """One thread per result, or per vector of adjacent results."""
+    columns, grids = kernel.body, costs_of(plan).grids
+    assert isinstance(columns, Columns)
+    across = kernel.axes[columns.vector]
+    each = next((n for n in (8, 4) if isinstance(across, int) and across % n == 0), 1)
+    blocks = blocks_of(results // each, THREADS, grids.most_vector_blocks)
+    return GpuSchedule(Form.ELEMENTS, THREADS, blocks, vector=each)
 
 
 def _column_packs(
