@@ -33,6 +33,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
         costs=costs.in_tf32() if suffix else costs,
         planner=f"{GPU}.schedule:make_plan",
+        advice=f"{GPU}.efficiency.advice:slow_kernels",
         lowering=Lowering(
             windows=(
                 OwnPass(f"{PASSES}.lower.channels_last:channels_last", needed=True),

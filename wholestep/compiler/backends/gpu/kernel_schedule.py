@@ -21,7 +21,7 @@ class Form(StrEnum):
     """How the work of a kernel is divided among blocks and threads."""
 
     ELEMENTS = "elements"  # one thread per element, or per vector of adjacent elements
-    ROWS = "rows"  # one warp or one block per row
+    ROWS = "rows"  # one thread, one warp or one block per row
     SUMS = "sums"  # partial column sums: one block per tile of columns and slice of the rows
     COLUMNS = "columns"  # column reduction: one block per tile of columns, whose warps share the reduced axis
     PRODUCT = "product"  # tiled GEMM: one block per output tile
@@ -37,11 +37,15 @@ class Form(StrEnum):
     DIRECT = "direct"  # convolution: some pixels and output channels per thread; images and weights in shared memory
     GRADIENT = "gradient"  # weight gradient: some channels and outputs of one tap per thread, a batch slice per block
     POOLED_GRADIENT = "pooled gradient"  # weight gradient through a max-pool: some weights per thread
+    GROUPED = "grouped"  # grouped convolution: a strip of pixels of some groups per thread
+    GROUPED_GRADIENT = "grouped gradient"  # its weight gradient: some weights per thread, a slice of the rows per block
 
 
 # Partial gradients that one block adds before the group sums are added: a template argument of `ws_join_parts` in
 # native/window.h, and part of the size of the counters; determines the bits.
 JOINED = 12
+# Chunks of a column that one block adds before the sums of these groups are added; determines the bits.
+JOINED_CHUNKS = 32
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,10 @@ class GpuSchedule(Schedule):
 
     @property
     def sum_counters(self) -> int:
-        """Arrival counters of split sums: one per tile, and one per group of `JOINED` parts that are added first."""
-        if self.chunks <= 1:
-            return 0
-        return self.blocks * (1 + -(-self.chunks // JOINED)) if self.form == Form.GRADIENT else self.blocks
+        """Arrival counters of split sums: one per tile, and one per group of parts that are added first."""
+        joined = {Form.GRADIENT: JOINED, Form.GROUPED_GRADIENT: JOINED, Form.COLUMNS: JOINED_CHUNKS}
+        group = joined.get(Form(self.form))
+        return 0 if self.chunks <= 1 else self.blocks * (1 if group is None else 1 + -(-self.chunks // group))
 
     @property
     def text(self) -> str:

@@ -19,7 +19,7 @@ from wholestep.compiler.backends.cuda.libraries.cudnn import (
     LibraryCall,
     TensorAddress,
 )
-from wholestep.compiler.backends.gpu.grids.convolution import operand, shape_of, static_extent
+from wholestep.compiler.backends.gpu.grids.convolution_operands import operand, shape_of, static_extent
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
 from wholestep.compiler.backends.gpu.strides import start_of, stride_of
 from wholestep.compiler.backends.gpu.target import GpuTarget, costs_of, gpu_target, target_of
@@ -65,6 +65,15 @@ def computes_half(node: Node) -> bool:
     return _is_for_library(node, None)
 
 
+def is_grouped_half(node: Node) -> bool:
+    """Is a node a grouped convolution or adjoint of half-precision images, which our kernels compute?"""
+    if node.op not in OPS:
+        return False
+    a = node.attrs
+    assert isinstance(a, at.ConvAttrs | at.ConvGradAttrs)
+    return a.last and a.groups > 1 and node.inputs[0].type.dtype.is_half and not computes_half(node)
+
+
 def _is_for_library(node: Node, tf32_channels: int | None) -> bool:
     if node.op not in OPS:
         return False
@@ -76,11 +85,18 @@ def _is_for_library(node: Node, tf32_channels: int | None) -> bool:
 
 
 def takes_epilogue(convolution: Node, node: Node, alone: bool, target: str) -> bool:
-    """May a node be fused into a convolution's kernel?  The library fuses only the rounding of its single reader."""
-    if not is_for_library(convolution, gpu_target(target)):
+    """May a node be fused into a convolution's kernel?  With half images only the rounding, if it is the only reader.
+
+    The library fuses nothing else, and our grouped kernels would store float32 images for the ops after them.
+    """
+    if not is_for_library(convolution, gpu_target(target)) and not _rounds_image(convolution):
         return convolution.op != "conv2d_grad_weight" and convolution.op != "pooled_grad_weight"
     half = convolution.inputs[0].type.dtype
     return alone and node.op == "cast" and node.type.dtype == half and half.is_half
+
+
+def _rounds_image(node: Node) -> bool:
+    return is_grouped_half(node) and node.op != "conv2d_grad_weight"
 
 
 def why_not_cudnn(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:

@@ -8,7 +8,15 @@ from math import prod
 
 from wholestep.compiler.backends.gpu.cost_model import ReductionCosts
 from wholestep.compiler.backends.gpu.grids.row_loads import prefetch_bytes
-from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, WARP, Form, GpuSchedule, blocks_of, sizes_in
+from wholestep.compiler.backends.gpu.kernel_schedule import (
+    JOINED_CHUNKS,
+    THREADS,
+    WARP,
+    Form,
+    GpuSchedule,
+    blocks_of,
+    sizes_in,
+)
 from wholestep.compiler.backends.gpu.target import costs_of, target_of
 from wholestep.compiler.ir.types import Extent, evaluate, symbols_of
 from wholestep.compiler.plan.model.bodies import Columns, Nest
@@ -46,6 +54,9 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
             blocks_of(element_count // elements_per_thread, THREADS, costs.grids.most_vector_blocks),
             vector=elements_per_thread,
         )
+    if isinstance(length, int) and _is_narrow(costs.reductions, kernel, nest, length):
+        blocks = blocks_of(rows, THREADS, costs.grids.most_vector_blocks)
+        return GpuSchedule(Form.ROWS, THREADS, blocks, vector=next(n for n in (8, 4, 1) if length % n == 0))
     elements_per_thread, most = _row_vector(length), costs.grids.most_blocks
     if isinstance(length, int) and length <= warp_row:
         return GpuSchedule(
@@ -55,6 +66,12 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
     threads = costs.reductions.long_row_threads if is_long else THREADS
     by_row = GpuSchedule(Form.ROWS, threads, blocks_of(rows, 1, most), width=threads, vector=elements_per_thread)
     return _prefetch_next_row(plan, kernel, nest, by_row, rows) if is_long else by_row
+
+
+def _is_narrow(costs: ReductionCosts, kernel: Kernel, nest: Nest, length: int) -> bool:
+    """Are the rows so short, and so many per sample, that a thread computes a row of its own?"""
+    per_sample = prod(evaluate(kernel.axes[a], dict.fromkeys(symbols_of((kernel.axes[a],)), 1)) for a in nest.rows)
+    return length <= costs.narrow_row and per_sample >= costs.pixel_rows
 
 
 def _only_sums(nest: Nest) -> bool:
@@ -97,14 +114,15 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
     column_count, reduces = kernel.axes[columns.vector], columns.levels[0].reduces
     length = evaluate(kernel.axes[columns.reduced], sizes)
     lanes, per_thread = _column_packs(costs.reductions, column_count, kernel.axes[columns.reduced], length, reduces)
-    chunk = costs.reductions.column_chunk if lanes in (WARP, THREADS) else 16 * THREADS // lanes
+    chunk = costs.reductions.part_rows * max(THREADS // WARP, THREADS // lanes)
     tiles = rows * -(-evaluate(column_count, sizes) // (lanes * per_thread))
     if length <= chunk or any(r.op == "argmax" for r in reduces):
         return GpuSchedule(
             Form.COLUMNS, THREADS, blocks_of(tiles, 1, costs.grids.most_blocks), width=lanes, vector=per_thread
         )
     chunks = -(-length // chunk)
-    bytes = sum(align_up(chunks * tiles * lanes * per_thread * r.dtype.size) for r in reduces)
+    groups = -(-chunks // JOINED_CHUNKS)
+    bytes = sum(align_up((chunks + groups) * tiles * lanes * per_thread * r.dtype.size) for r in reduces)
     unsplit = GpuSchedule(Form.COLUMNS, THREADS, max(1, tiles), width=lanes, vector=per_thread)
     return replace(unsplit, chunk=chunk, chunks=chunks, scratch=bytes)
 
@@ -115,14 +133,16 @@ def _column_packs(
     """The threads of a block along the columns, and the adjacent columns per thread.
 
     Several columns per thread, which no bit depends on, if there is enough work.  For few channels with many pixels a
-    warp covers several rows at a time.
+    warp covers several rows at a time; its last threads are idle if the channels are not a power of two.
     """
     is_packable = not any(r.op == "argmax" or r.dtype.size > 4 for r in reduces)
-    if not isinstance(across, int) or across % 8 or not is_packable or len(reduces) > costs.most_packed_sums:
+    if not isinstance(across, int) or not is_packable or len(reduces) > costs.most_packed_sums:
         return WARP, 1
-    if across >= THREADS and length <= costs.short_column:
+    each = 8 if across % 8 == 0 else 1
+    if across >= THREADS and each > 1 and length <= costs.short_column:
         return THREADS, 1  # one thread per column, which adds in the order of the warps
     if across >= 8 * WARP:
-        return WARP, 8 if length * across >= costs.packed_columns else 1
+        return WARP, each if length * across >= costs.packed_columns else 1
     pixels = evaluate(depth, dict.fromkeys(symbols_of((depth,)), 1))
-    return (across // 8, 8) if across & (across - 1) == 0 and pixels >= costs.pixel_rows else (WARP, 1)
+    lanes = 1 << (across // each - 1).bit_length()
+    return (lanes, each) if lanes <= WARP and pixels >= costs.pixel_rows else (WARP, 1)

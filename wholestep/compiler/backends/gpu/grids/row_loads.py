@@ -17,7 +17,7 @@ PACKED = frozenset({float32, int32, bfloat16, float16})  # types with 16-byte ve
 
 def has_vector_loads(load: Load, dtype: DType, axis: int, count: int) -> bool:
     """Are `count` elements read as 16-byte vectors?"""
-    return count * dtype.size >= 16 and dtype in PACKED and is_packed(load, axis, count)
+    return count * dtype.size % 16 == 0 and dtype in PACKED and is_packed(load, axis, count)
 
 
 def is_plain_load(instr: Instr) -> bool:
@@ -28,6 +28,11 @@ def vectors_per_thread(kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> int
     """Vectors per thread and row; 0 if the row length depends on the call."""
     length = 1 if nest.vector is None else kernel.axes[nest.vector]
     return -(-length // (schedule.width * schedule.vector)) if isinstance(length, int) else 0
+
+
+def is_unrolled(plan: Draft, pieces: int, schedule: GpuSchedule) -> bool:
+    """Is the loop over a thread's vectors of a row unrolled?  A thread with a row of its own has few elements."""
+    return schedule.width == 1 or pieces <= costs_of(plan).reductions.unrolled_vectors
 
 
 def sources_of(nest: Nest) -> dict[int, int]:
@@ -43,7 +48,9 @@ def is_register_resident(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuS
     """Is a thread's part of a row loaded once and kept in registers?"""
     load, axis, pieces = instr.load, nest.vector, vectors_per_thread(kernel, nest, schedule)
     costs = costs_of(plan).reductions
-    if load is None or axis is None or not is_plain_load(instr) or not 0 < pieces <= costs.unrolled_vectors:
+    if load is None or axis is None or not is_plain_load(instr):
+        return False
+    if not pieces or not is_unrolled(plan, pieces, schedule):
         return False
     dtype = plan.buffers[load.buffer].type.dtype
     depends_on_row = any(i.value is not None or any(a != axis for a, _ in i.terms) for i in load.index)

@@ -1,4 +1,4 @@
-"""Row reductions: one warp or one block per row; each thread loads its elements once and keeps them in registers.
+"""Row reductions: a thread, a warp or a block per row; each thread loads its elements once and keeps them in registers.
 
 Later levels reuse registers or recompute values (rematerialization).  Long half-precision rows are double-buffered:
 the next row is copied to shared memory by cp.async while the current one is computed.
@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from wholestep.compiler.backends.gpu.grids.row_loads import (
     is_register_resident,
+    is_unrolled,
     register_loads,
     row_bytes,
     sources_of,
@@ -145,7 +146,7 @@ class RowLevels:
                 w.values |= names
                 w.pass_over(replace(level, body=tuple(i for i in level.body if i.id not in names)), without_work=True)
         else:
-            if self.pieces <= self.costs.unrolled_vectors:
+            if is_unrolled(w.plan, self.pieces, w.schedule):
                 w.emit("#pragma unroll")
             with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):
                 w.emit(f"const {w.int} base = (j*{w.schedule.width} + lane)*{self.count};")
@@ -259,6 +260,8 @@ class RowLevels:
 
 def combine_threads(w: GpuWriter, r: Reduce) -> str:
     """The reduction over the threads of a row."""
+    if w.schedule.width == 1:
+        return f"r{r.id}"
     is_warp, threads = w.schedule.width == WARP, w.schedule.threads
     if r.op == "argmax":
         return f"ws_warp_best(r{r.id})" if is_warp else f"ws_block_best<{threads}>(r{r.id})"

@@ -256,6 +256,7 @@ PRIMITIVES = (
     "product.h",
     "gemm_medium.h",
     "window.h",
+    "grouped.h",
     "attention.h",
     "attention_mma.h",
     "persistent_scan.h",
