@@ -98,7 +98,9 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=32)
         print(float(session.step(x=xb, labels=yb)))
     """
-    session, report = build(*_defined(model_or_graph, arguments, _prepare_device(arguments.placement())))
+    session, report = build(
+        *_definition_and_placement(model_or_graph, arguments, _prepare_device(arguments.placement()))
+    )
     log.info("%s", report)
     return session
 
@@ -265,10 +267,12 @@ def _prepare_device(where: Placement) -> Placement:
 def define_session(model_or_graph: Model, arguments: Mapping[str, Any]) -> tuple[Definition, Placement]:
     """The definition and the placement of a session with these arguments of `build_session`."""
     parsed = SessionArguments.parse(arguments)
-    return _defined(model_or_graph, parsed, parsed.placement())
+    return _definition_and_placement(model_or_graph, parsed, parsed.placement())
 
 
-def _defined(model_or_graph: Model, arguments: SessionArguments, where: Placement) -> tuple[Definition, Placement]:
+def _definition_and_placement(
+    model_or_graph: Model, arguments: SessionArguments, where: Placement
+) -> tuple[Definition, Placement]:
     definition = arguments.define(model_or_graph, where)
     return definition, arguments.in_default_precision(definition, where)
 
