@@ -93,7 +93,8 @@ def device_named(name: str, precision: str = "") -> Device:
 
 def has_variant(target: Target, precision: str) -> bool:
     """Does a target, which is not itself a variant, have a variant for this precision?"""
-    return target.family in FAMILIES and f"{target.name}+{precision}" in targets_of(target.family)
+    targets = FAMILIES.get(target.family, {})
+    return f"{target.name}+{precision}" in (targets_of(target.family) if isinstance(targets, str) else targets)
 
 
 def _in_precision(target: Target, precision: str, device: str) -> Target:
