@@ -58,7 +58,7 @@ def has_many_channels(
 
 def tf32_channels_of(target: GpuTarget) -> int | None:
     """Fewest channels of a float32 convolution that the library computes; None if the target computes none in tf32."""
-    return target.cost_model.library.tf32_channels if target.tf32 else None
+    return target.cost_model.library.tf32_channels if target.tf32_convolutions else None
 
 
 def is_for_library(node: Node, target: GpuTarget) -> bool:
