@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ class StepOptions:
     loss_scale: LossScale | None = None
     gradient_norm: bool = False  # report the global norm of gradients
     memory: int | float | None = None  # the limit in bytes, or as a fraction of the peak without a limit
+    per_row: tuple[str, ...] = ()  # values of every row: "loss", "gradient_norm"
     parts_per_batch: int = 1  # micro-batches that `memory=` splits each batch into
 
     def __post_init__(self) -> None:
@@ -224,6 +225,18 @@ def bytes_of(memory: object) -> int:
     if size < 1:
         raise OptionError(f"memory={memory!r}: expected a number of bytes, or a text such as '2GB' or '512MiB'.")
     return size
+
+
+ROW_LOSS, ROW_NORM = "row_loss", "row_gradient_norm"
+ROW_VALUES = {"loss": ROW_LOSS, "gradient_norm": ROW_NORM}  # the names of `per_row=`, and the outputs of the step
+
+
+def as_row_values(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of `per_row=`, without duplicates; OptionError for another name."""
+    chosen = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
+    if unknown := [name for name in chosen if name not in ROW_VALUES]:
+        fail(OptionError, f"per_row={unknown}: expected some of {', '.join(map(repr, ROW_VALUES))}.")
+    return chosen
 
 
 def as_memory_limit(value: object) -> int | float | None:
