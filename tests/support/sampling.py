@@ -49,9 +49,31 @@ CATALOGUES: dict[str, tuple[str, ...]] = {
     "tests/train/test_classification.py": (*STEPS, *LIBRARY, "wholestep/train/"),
     "tests/train/test_schedules_in_loops.py": (*STEPS, *LIBRARY, "wholestep/train/"),
     "tests/distributed/": (
-        *COLLECTIVES,
-        *STEPS,
-        *(f"wholestep/{name}/" for name in ("distributed", "train", "data", "cli")),
+        *(*COLLECTIVES, "wholestep/distributed/", "wholestep/steps/", "wholestep/train/checkpoint/"),
+        *(f"wholestep/session/{name}" for name in ("building/", "running/", "programs.py", "session.py")),
+        *(f"wholestep/train/{name}.py" for name in ("experiment", "step_source", "trainer", "worker_sync")),
+        *(f"wholestep/{name}.py" for name in ("data/loader", "data/order", "callbacks/checkpoint", "cli/launch")),
+    ),
+    "tests/end_to_end/test_docs.py": (
+        *(
+            "docs/",
+            "examples/",
+            "README.md",
+            "wholestep/compiler/frontend/",
+            "wholestep/interop/",
+            "wholestep/session/",
+        ),
+        *(f"wholestep/{name}/" for name in ("callbacks", "data", "models", "train")),
+        *LIBRARY,
+    ),
+    "tests/session/test_gpt2_small.py": (*COMPILER, *STEPS, "wholestep/models/", "wholestep/nn/"),
+    "tests/session/test_gradients.py": (*COMPILER, *STEPS),
+    "tests/session/test_memory_limit.py": (*COMPILER, *STEPS),
+    "tests/session/test_same_bits.py": (*COMPILER, *STEPS, "wholestep/nn/", "wholestep/optim/"),
+    "tests/session/test_selfcheck.py": (*COMPILER, *STEPS),
+    "tests/session/test_untrusted_files.py": (
+        *("wholestep/compiler/plan/", "wholestep/data/", "wholestep/nn/state/", "wholestep/session/building/"),
+        *("wholestep/compiler/backends/", "wholestep/compiler/runtime/", "wholestep/train/"),
     ),
 }
 # What everything is about: the tests' own machinery and the versions of what is installed.

@@ -49,7 +49,7 @@ def cross_entropy(
     """-Σ t·log softmax(logits) over classes, averaged over rows.
 
     Args:
-        logits: (..., classes), or (rows, classes, ...) as torch has them: the shape of the target tells.
+        logits: (..., classes), or (rows, classes, ...) as in torch, depending on the shape of the target.
         target: class indices of an integer dtype in the shape of the logits without their classes (a column (rows, 1)
             will do for (rows,)), or probabilities of the logits' shape and dtype.
         ignore_index: rows with this index count neither above nor below the line.

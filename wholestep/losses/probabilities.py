@@ -29,7 +29,7 @@ def nll_loss(
     """-log p of the target class, averaged over rows: for models that end in `log_softmax`.
 
     Args:
-        log_probabilities: (..., classes), or (rows, classes, ...): the shape of the target tells.
+        log_probabilities: (..., classes), or (rows, classes, ...), depending on the shape of the target.
         target: class indices of an integer dtype.
         ignore_index: rows with this index count neither above nor below the line.
         class_weight: (classes,); class c counts that much, above and below the line.
@@ -44,8 +44,8 @@ def nll_loss(
     if log_probabilities.ndim == 0 or log_probabilities.shape[at] == 1:
         fail(
             ShapeError,
-            f"nll_loss takes a log-probability for each class; received {shape_text(log_probabilities.shape)}. For yes "
-            "or no use loss='bce'.",
+            f"nll_loss takes a log-probability for each class; received {shape_text(log_probabilities.shape)}. For "
+            "binary targets use loss='bce'.",
         )
     _lint("nll_loss", log_probabilities)
     takes_as(log_probabilities, Meaning(each=False, axis=at, ignore_index=ignore_index))

@@ -46,8 +46,8 @@ class Accuracy(RightRows):
     or probabilities of the scores' shape.  Among equal scores the first class counts.  Each of several labels (N, L)
     counts separately; with `exact` a row counts once, and is correct if all its labels are.
 
-    `threshold` is the score above which the prediction is positive, in the unit of the scores.  A loss such as "bce",
-    of which it is known that it takes logits, makes it 0.0.
+    `threshold` is the score above which the prediction is positive, in the unit of the scores.  It is 0.0 for
+    a loss that takes logits, such as "bce".
 
     Example: `ws.metrics.Accuracy()`.
     """
@@ -84,8 +84,8 @@ class Accuracy(RightRows):
         if not rows.questions or self.ignore_index is not None:
             fail(
                 OptionError,
-                "accuracy: exact=True is for rows of several answers of yes or no, all of which count; leave it out "
-                "for classes and where an index is ignored.",
+                "accuracy: exact=True is for rows of several binary labels; leave it out for classes, and if an "
+                "index is ignored.",
             )
 
 
@@ -141,7 +141,7 @@ class TopKAccuracy(RightRows):
                 ShapeError,
                 f"top_k_accuracy ranks scores of shape (..., C) for classes of shape (...); received "
                 f"{ArrayKind.of(seen.prediction)} and {ArrayKind.of(seen.target)}. For "
-                "answers of yes or no use 'accuracy'.",
+                "binary labels use 'accuracy'.",
             )
         if self.k > int(seen.prediction.shape[-1]):
             text = shape_text(seen.prediction.shape)

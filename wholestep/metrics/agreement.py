@@ -20,7 +20,7 @@ WEIGHTS = (None, "linear", "quadratic")
 def _refuse_labels(kind: str, questions: int) -> NoReturn:
     fail(
         OptionError,
-        f"{kind} is of one classifier; there are {questions} labels of yes or no for each row. Measure each by itself, "
+        f"{kind} is of one classifier; there are {questions} binary labels for each row. Measure each by itself, "
         "or use 'f1', which averages over labels.",
     )
 

@@ -3,7 +3,7 @@
 A metric is the same sums in two places.  *Inside the step*, `record` declares a state `metrics.<name>.<part>` for each
 part and adds to it what a batch contributes; the program returns the numbers only when `result` is requested.  *On
 arrays*, `update` adds the same to states of the metric's own, and `compute` gives the result.  Counts are int64 and
-sums are float64, so that the result does not depend on how the examples were cut into batches.
+sums are float64, so that the result does not depend on how the examples were split into batches.
 """
 
 from __future__ import annotations

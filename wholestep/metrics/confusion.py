@@ -25,8 +25,8 @@ class OfClasses(OfScores):
     """The base class of metrics that need a predicted class for each row.
 
     Predictions are scores `(..., C)`, classes `(...)`, or one score for each binary target, with a `threshold` above
-    which the prediction is positive (0.0 for a loss such as "bce").  `classes` says how many classes there are where
-    predictions are classes; on arrays it may be left open.
+    which the prediction is positive (0.0 for a loss such as "bce").  `classes` is the number of classes if
+    predictions are classes; on arrays it may be left out.
     """
 
     classes: int | None = field(default=None, kw_only=True)
@@ -37,7 +37,8 @@ class OfClasses(OfScores):
         rows = self._read_prediction().tensors(prediction, target, weight)
         if rows.classes is None:
             fail(
-                OptionError, f"{self.kind}: say how many classes there are, classes=10: predicted classes do not tell."
+                OptionError,
+                f"{self.kind}: give the number of classes, classes=10: predicted classes do not determine it.",
             )
         return rows, rows.classes
 

@@ -75,8 +75,8 @@ class Function(OfFunction, Mean):
         function: of the prediction and the target, tensors; with a third argument `sample_weight` where it weighs rows
             itself.
         name: the name of the metric; by default the function's.
-        better: True where more is better, False where less is; by default what `function.higher_is_better` says, else
-            its name tells callbacks.
+        better: True where more is better, False where less is; by default `function.higher_is_better`, else callbacks
+            infer it from the name.
 
     Example: `ws.metrics.Function(lambda p, t: ws.abs(p - t), name="gap")`.
     """

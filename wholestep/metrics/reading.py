@@ -137,7 +137,7 @@ class OfScores(Metric):
         expected = ", ".join(f.value for f in (PredictionForm.SCORES, PredictionForm.CLASSES, PredictionForm.EACH))
         by_loss = ""
         if self.meaning is not None:
-            by_loss = f" The loss takes the scores for {_describe_meaning(self.meaning)}."
+            by_loss = f" The loss takes {_describe_meaning(self.meaning)}."
         fail(
             ShapeError,
             f"{self.kind}: received a prediction of {prediction} and a target of {target}. Expected {expected}; "
@@ -154,8 +154,8 @@ class OfScores(Metric):
         fail(
             ShapeError,
             f"{self.kind}: floats of shape {shape_text(prediction.shape)}, that of the scores, may be probabilities of "
-            "classes or labels of yes and no, and the loss does not tell. Say which: axis=-1 for classes, "
-            "threshold=0.0 for labels of yes and no.",
+            "classes or binary labels, and the loss does not determine which. Say which: axis=-1 for classes, "
+            "threshold=0.0 for binary labels.",
         )
 
     def spread(self, weight: X, rows: Shape) -> X:
@@ -174,7 +174,7 @@ class OfScores(Metric):
 
 
 def _describe_meaning(meaning: Meaning) -> str:
-    return "answers of yes or no" if meaning.each else f"classes on axis {meaning.axis}"
+    return "one score for each binary target" if meaning.each else f"scores of classes on axis {meaning.axis}"
 
 
 def _reshape(x: X, shape: Shape) -> X:

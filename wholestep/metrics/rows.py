@@ -19,7 +19,7 @@ from wholestep.metrics.reading import OfScores, PredictionForm, Seen, check_rang
 
 @dataclass(frozen=True)
 class Reading:
-    """The base class of metrics that read predicted and actual classes from scores and targets."""
+    """How a metric determines predicted and actual classes from scores and targets."""
 
     metric: OfScores
     threshold: float | None = None

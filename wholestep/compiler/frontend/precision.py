@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
-from wholestep.compiler.frontend.trace import fail, record
+from wholestep.compiler.frontend.trace import bind_value, fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
@@ -40,14 +39,9 @@ def half_parameter_error(what: str) -> str:
     )
 
 
-@contextmanager
-def pin_float32() -> Iterator[None]:
+def pin_float32() -> AbstractContextManager[None]:
     """Matmuls and convolutions recorded inside stay in float32."""
-    token = _IN_FLOAT32.set(True)
-    try:
-        yield
-    finally:
-        _IN_FLOAT32.reset(token)
+    return bind_value(_IN_FLOAT32, True)
 
 
 def matmul_operand(node: Node) -> Node:

@@ -164,7 +164,7 @@ def need_workers(workers: object) -> None:
     if isinstance(workers, int):
         raise OptionError(
             f"workers={workers}: these are processes that train together, workers=ws.Workers({workers}), started by "
-            f"`wholestep launch -n {workers}`. Batches are made by a thread: ws.DataLoader(data, prefetch=2)."
+            f"`wholestep launch -n {workers}`. A thread prepares batches: ws.DataLoader(data, prefetch=2)."
         )
 
 

@@ -112,7 +112,7 @@ class Trials:
         its dtype.
 
         Named ops round inside: they are written out first.  Both evaluations are of that graph, so that a
-        decomposition that is wrong counts as no noise; they are made side by side, since compilers are done.
+        decomposition that is wrong counts as no noise; they run in parallel, since the compilers have finished.
         """
         graph, results = decompose(self.graph), dict[bool, Result]()
 

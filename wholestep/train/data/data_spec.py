@@ -66,7 +66,7 @@ class DataSpec:
             name, array = next(iter(named.items()))
             first_line = str(error).splitlines()[0]
             raise InputError(
-                f"the input {name!r} is {array.dtype}, and the model computes with it as with floats; integers are for "
+                f"the input {name!r} is {array.dtype}, and the model multiplies it; integer inputs are for "
                 f"embeddings. Convert features, x.astype('float32'), and scale pixels, / 255. ({first_line})"
             ) from None
 

@@ -37,6 +37,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         lowering=Lowering(
             windows=(
                 OwnPass(f"{PASSES}.lower.channels_last:channels_last", needed=True),
+                OwnPass(f"{GPU}.window_products:multiply_disjoint_windows", takes_target=True),
                 OwnPass(f"{GPU}.pool_fusion:through_small_pools", takes_target=True),
                 OwnPass(f"{BACKEND}.libraries.convolution_casts:fill_channels", takes_target=True),
                 OwnPass(f"{BACKEND}.libraries.convolution_casts:round_images"),

@@ -106,7 +106,7 @@ def strip_of(s: GroupedShape, lane: Lane, taps: int, costs: GroupedCosts) -> int
     """Pixels of a strip: those with the fewest instructions for a row, whose last strip may be partly outside."""
     adjoint = s.op == "conv2d_grad_input"
     step = s.stride[1]
-    per_pixel = lane.together * (lane.outputs if s.op != GRADIENT else max(lane.outputs, 1))
+    per_pixel = lane.together * lane.outputs
 
     def instructions(count: int) -> float:
         span = (count - 1) // step + taps if adjoint else (count - 1) * step + (taps - 1) * s.dilation[1] + 1
