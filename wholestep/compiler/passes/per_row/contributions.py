@@ -2,8 +2,8 @@
 
 The placement analysis of data parallelism (`distribute/placement/`) says where a value stops having one row per row of
 the batch: at a `Partial` value, a sum over them.  From a gradient the search goes back through linear ops to the sums,
-products and scatters over rows, whose operands are the terms.  A sum that is used nonlinearly (a count that divides, the
-statistics of a batch norm) counts as a constant: contributions add up to the gradient of the batch.
+products and scatters over rows, whose operands are the terms.  A sum that is used nonlinearly (a count that divides,
+the statistics of a batch norm) counts as a constant: contributions add up to the gradient of the batch.
 """
 
 from __future__ import annotations
@@ -76,6 +76,11 @@ class Contributions:
         parts = self._decomposed[node] = decomposition_of(node)
         placements = tuple(self.placement(part) for part in parts)
         return placements[0] if isinstance(node.result, TensorType) else TuplePlacement(placements)
+
+    def is_affected(self, node: Node) -> bool:
+        """Does a value depend on the rows of the batch, if only through a sum over them?"""
+        self.placement(node)
+        return any(self._placements[each] != Replicated() for each in toposort([node]))
 
     # -- terms -----------------------------------------------------------------------------------------------------
 
@@ -157,7 +162,11 @@ class Contributions:
     def _scatter(self, node: Node) -> list[Term]:
         updates, index = node.inputs
         attrs = attrs_of(node, at.ScatterAddAttrs)
-        if attrs.axis != 0 or updates.type.rank != index.type.rank + 1 or not isinstance(self.placement(index), Sharded):
+        if (
+            attrs.axis != 0
+            or updates.type.rank != index.type.rank + 1
+            or not isinstance(self.placement(index), Sharded)
+        ):
             self._refuse(node)
         positions, _ = self.rows_first(index)
         rows, _ = self.rows_first(updates)

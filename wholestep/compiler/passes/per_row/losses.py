@@ -5,7 +5,7 @@ from __future__ import annotations
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Dim
-from wholestep.compiler.passes.distribute.placement.placements import Partial, Replicated
+from wholestep.compiler.passes.distribute.placement.placements import Partial
 from wholestep.compiler.passes.per_row import terms as t
 from wholestep.compiler.passes.per_row.contributions import Contributions
 from wholestep.errors import GraphError
@@ -21,8 +21,7 @@ def row_losses(loss: Node, batch: str) -> Node:
 
 
 def _row_losses(node: Node, rows: Contributions, batch: str) -> Node | None:
-    placement = rows.placement(node)
-    if placement == Replicated() and node.op not in ("add", "sub", "mul", "cast", "ratio", "div"):
+    if not rows.is_affected(node):
         return None
     if node.op in ("ratio", "div") and rows.placement(node.inputs[0]) == Partial():
         return _quotient(node, rows, batch)
@@ -35,13 +34,12 @@ def _row_losses(node: Node, rows: Contributions, batch: str) -> Node | None:
         for x, factor in (node.inputs, node.inputs[::-1]):
             if factor.host and (part := _row_losses(x, rows, batch)) is not None:
                 return b.mul(part, b.expand_to(b.cast(factor, part.type.dtype), part.type.shape, ()))
-    if placement == Partial():
+    if rows.placement(node) == Partial():
         return _sum(node, rows)
-    if placement == Replicated() and all(rows.placement(x) == Replicated() for x in node.inputs):
-        return None
     line = "" if node.line is None else node.line.error_note
     raise GraphError(
-        f"per_row: a loss is a sum of means or sums over the rows, possibly weighted; this one ends in `{node.op}`.{line}"
+        f"per_row: a loss is a weighted sum of means or sums over the rows; this one ends in `{node.op}`. Train with a "
+        f"mean, or leave 'loss' out of per_row=.{line}"
     )
 
 
