@@ -61,9 +61,10 @@ class Metric(ABC):
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         """The contribution of a batch to each part, as tensors."""
 
-    @abstractmethod
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        """The contribution of a batch to each part, as arrays."""
+        """The contribution of a batch to each part, as arrays: unless overridden, `contributions` of the arrays."""
+        formula: Any = self.contributions
+        return {part: np.asarray(value) for part, value in formula(prediction, target, weight).items()}
 
     @abstractmethod
     def result(self, states: States) -> Result:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, cast
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import Shape, letter_of, product, shape_text
+from wholestep.compiler.ir.types import Shape, letter_of, shape_text
 from wholestep.errors import DTypeError, InputError, ShapeError
 from wholestep.losses.forms import Meaning, class_axis, shapes_match, without
+from wholestep.metrics.array_functions import X
 from wholestep.metrics.base import Array, Metric
-
-X = TypeVar("X", Array, Tensor)
 
 
 class PredictionForm(Enum):
@@ -208,8 +206,3 @@ def check_weight(metric: str, weight: ArrayKind, rows: Shape) -> None:
             f"{metric}: weights have one number for each row, shape {shape_text(rows)}; received "
             f"{shape_text(weight.shape)}.",
         )
-
-
-def row_count(shape: Shape, dtype: Any = "int64") -> Tensor:
-    """The number of elements of a shape at run time, known before any kernel runs."""
-    return fn.size(product(shape)).astype(dtype)

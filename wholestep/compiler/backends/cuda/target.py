@@ -36,7 +36,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         advice=f"{GPU}.efficiency.advice:slow_kernels",
         lowering=Lowering(
             windows=(
-                OwnPass(f"{PASSES}.lower.channels_last:channels_last", needed=True),
+                OwnPass(f"{PASSES}.lower.image_views:channels_last_views", needed=True),
                 OwnPass(f"{GPU}.window_products:multiply_disjoint_windows", takes_target=True),
                 OwnPass(f"{GPU}.pool_fusion:through_small_pools", takes_target=True),
                 OwnPass(f"{BACKEND}.libraries.convolution_casts:fill_channels", takes_target=True),

@@ -24,7 +24,8 @@ class GridCosts:
 class ReductionCosts:
     """Thresholds of reductions over rows and columns."""
 
-    narrow_row: int = 16  # elements of the longest row that one thread reduces, if a sample has many rows; *bits*
+    narrow_row: int = 32  # elements of the longest row that one thread reduces, if a sample has many rows; *bits*
+    sharing_rows: int = 256  # rows per sample from which on several short rows share a warp; *bits*
     warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
     part_rows: int = 16  # rows that one thread adds up in a column reduction that is split; *bits*
@@ -77,8 +78,9 @@ class GemmCosts:
     library_calls: int = 64  # calls of a library per product, one per outer batch index
     library_workspace: int = 32 << 20  # bytes that a library may use for split-K: what cuBLASLt recommends on Hopper
     untiled_result: int = 128 << 20  # bytes of a result that has enough tiles without split-K, and needs no workspace
-    row_alignment: int = 128  # bytes of alignment of padded rows: one cache line (042)
-    padded_columns: int = 1024  # elements of the shortest row that is padded: shorter ones would grow too much
+    row_alignment: int = 128  # bytes of alignment of long padded rows: one cache line (042)
+    long_row: int = 1024  # elements from which on rows are padded to cache lines; shorter ones would grow too much
+    padded_columns: int = 3  # elements of the shortest row that is padded: 3 become 8, what a library loads at once
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,11 @@ class ScatterCosts:
 
     shared_bytes: int = 40 << 10  # bytes of shared memory per block for rows: below the 48 KB that need no opt-in
     sorted_work: int = 1 << 24  # table rows times indices from which on the indices are sorted first (029)
-    most_sorted: int = 1 << 15  # indices: the sort compares every pair
+    sorted_indices: int = 1 << 11  # indices from which on they are sorted, so that frequent rows take no longer (065)
+    scanned_work: int = 1 << 22  # target elements times indices from which on they are sorted, if rows are too wide
+    most_ranked: int = 1 << 13  # indices that one launch sorts by comparing every pair; more are sorted by digits (065)
+    slice_rows: int = 64  # fewest indices per slice of a scatter into few rows (065); *bits*
+    most_slices: int = 128  # slices of such a scatter: with several tiles of columns they fill a GPU (065); *bits*
     pieces_per_thread: int = 4  # 16-byte pieces of a row per thread after sorting
 
 

@@ -28,7 +28,7 @@ from wholestep.compiler.backends.cuda.libraries.cudnn import Description
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.arena import arena_end
 from wholestep.compiler.backends.gpu.grids.gemm_library import GemmOperand, Product, product_of
-from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of, sort_grid_blocks
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.program_memory import record_words, write_record
 from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered, render, with_primitives
 from wholestep.compiler.devices import register, unregister
@@ -234,9 +234,11 @@ class Emulated:
                             self.call(kernel, memory)
                         elif schedule_of(kernel).form == Form.EXCHANGE:
                             self.exchange(kernel, memory)
-                    for name in (launch.before, launch.function):
-                        if name:
-                            self.launch(launch, name, memory, step, turn, (threads, blocks))
+                    for name, preparation in launch.before:
+                        grid = (preparation.blocks, 1)
+                        self.launch(launch, name, memory, step, turn, (threads, blocks), grid)
+                    if launch.function:
+                        self.launch(launch, launch.function, memory, step, turn, (threads, blocks))
         assert not self.counters.any(), "a kernel leaves its counters as they were"
         assert (self.scratch[-FENCE:] == 255).all(), "a kernel writes behind the scratch memory"
 
@@ -276,7 +278,14 @@ class Emulated:
         return step
 
     def launch(
-        self, launch: Rendered, name: str, memory: LaunchMemory, step: Array, turn: int, orders: tuple[int, int]
+        self,
+        launch: Rendered,
+        name: str,
+        memory: LaunchMemory,
+        step: Array,
+        turn: int,
+        orders: tuple[int, int],
+        before: tuple[int, int] | None = None,
     ) -> None:
         def address(buffer: int) -> int:
             return int(memory.arrays[buffer].ctypes.data)
@@ -286,9 +295,10 @@ class Emulated:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         own = [schedule_of(k) for k, _ in launch.kernels]
         meets = any(s.chained or s.form not in (Form.ELEMENTS, Form.SCATTER, Form.LIBRARY) for s in own)
-        grid = (sort_grid_blocks(own[0]), 1) if name == launch.before else launch.grid
-        given = 0 if name == launch.before else launch.shared
-        geometry = (ctypes.c_int * 7)(*grid, launch.threads, 2 if launch.together else meets, *orders, given)
+        given = 0 if before else launch.shared
+        geometry = (ctypes.c_int * 7)(
+            *(before or launch.grid), launch.threads, 2 if launch.together else meets, *orders, given
+        )
         wrong = self.dll[f"run_{name}"](geometry, pointers)
         assert not wrong, f"{name}: {WRONG[wrong]}"
 
