@@ -29,7 +29,7 @@ from wholestep.compiler.passes.distribute.placement.placements import (
 from wholestep.compiler.passes.distribute.placement.rules import placement_of
 from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decomposition_of
 from wholestep.compiler.passes.per_row import terms as t
-from wholestep.compiler.passes.per_row.terms import Dense, Index, Outer, Rows, Term
+from wholestep.compiler.passes.per_row.terms import Dense, OneHot, Outer, Rows, Term
 from wholestep.compiler.passes.per_row.windows import weight_gradient_term
 from wholestep.errors import GraphError
 
@@ -172,7 +172,7 @@ class Contributions:
         rows, _ = self.rows_first(updates)
         batch, count = positions.type.shape[0], product(positions.type.shape[1:])
         vectors = b.reshape(rows, (batch, count, rows.type.shape[-1]))
-        return [Outer(Index(b.reshape(positions, (batch, count)), attrs.size), Dense(t.in_float(vectors)))]
+        return [Outer(OneHot(b.reshape(positions, (batch, count)), attrs.size), Dense(t.in_float(vectors)))]
 
     def _weight_gradient(self, node: Node) -> list[Term]:
         return [weight_gradient_term(node)]
@@ -190,7 +190,7 @@ class Contributions:
     def _cast(self, node: Node) -> list[Term]:
         return self.terms(node.inputs[0])
 
-    def _scaled(self, node: Node) -> list[Term]:
+    def _scale(self, node: Node) -> list[Term]:
         """`mul`, `div` and `ratio` of a sum over rows with a constant."""
         which = next(i for i, x in enumerate(node.inputs) if self.placement(x) == Partial())
         other = node.inputs[1 - which]
@@ -207,7 +207,7 @@ class Contributions:
         order = attrs_of(node, at.PermuteAttrs).order
         found = self.terms(node.inputs[0])
         if order == (1, 0):
-            return [_transposed(term) for term in found]
+            return [_transpose(term) for term in found]
         return [t.view(term, lambda x: b.permute(x, (0, *(d + 1 for d in order)))) for term in found]
 
     def _reshape(self, node: Node) -> list[Term]:
@@ -260,7 +260,7 @@ class Contributions:
         return b.permute(whole, order), [source[d] for d in order]
 
 
-def _transposed(term: Term) -> Term:
+def _transpose(term: Term) -> Term:
     if isinstance(term, Rows) or term.views:
         return t.view(term, lambda x: b.permute(x, (0, 2, 1)))
     return Outer(term.right, term.left)
@@ -288,9 +288,9 @@ RULES: dict[str, Callable[[Contributions, Node], list[Term]]] = {
     "neg": Contributions._neg,
     "stop_gradient": Contributions._cast,
     "cast": Contributions._cast,
-    "mul": Contributions._scaled,
-    "div": Contributions._scaled,
-    "ratio": Contributions._scaled,
+    "mul": Contributions._scale,
+    "div": Contributions._scale,
+    "ratio": Contributions._scale,
     "permute": Contributions._permute,
     "reshape": Contributions._reshape,
     "slice": Contributions._slice,

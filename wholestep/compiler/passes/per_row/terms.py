@@ -21,7 +21,7 @@ SYMBOLIC = 64  # positions of a row assumed where their number is symbolic
 
 
 @dataclass(frozen=True)
-class Index:
+class OneHot:
     """One-hot vectors by their positions: the left factor of an embedding's gradient."""
 
     positions: Node  # (batch, k), integers
@@ -47,7 +47,7 @@ class Dense:
         return self.vectors.type.shape[2]
 
 
-Factor = Index | Dense
+Factor = OneHot | Dense
 
 
 @dataclass(frozen=True)
@@ -134,21 +134,21 @@ def _inner(x: Term, y: Term) -> Node:
 
 def _gram(x: Factor, y: Factor) -> Node:
     """The inner products (batch, k, l) of vectors k of x and l of y."""
-    if isinstance(x, Index) and isinstance(y, Dense):
+    if isinstance(x, OneHot) and isinstance(y, Dense):
         return b.transpose(_gram(y, x))
     if isinstance(x, Dense) and isinstance(y, Dense):
         return b.matmul(x.vectors, y.vectors, transpose_b=True)
     shape = (x_positions(x).type.shape[0], x.count, y.count)
-    if isinstance(x, Index):
-        assert isinstance(y, Index)
+    if isinstance(x, OneHot):
+        assert isinstance(y, OneHot)
         rows = b.expand_to(x.positions, shape, (0, 1))
         return b.cast(b.equal(rows, b.expand_to(y.positions, shape, (0, 2))), float32)
-    assert isinstance(y, Index)
+    assert isinstance(y, OneHot)
     return _pick(x.vectors, y.positions, shape)
 
 
 def x_positions(x: Factor) -> Node:
-    return x.positions if isinstance(x, Index) else x.vectors
+    return x.positions if isinstance(x, OneHot) else x.vectors
 
 
 def _pick(vectors: Node, positions: Node, shape: Sequence[Extent]) -> Node:
