@@ -271,7 +271,7 @@ class Session:
 
     @property
     def precision(self) -> str:
-        """The precision of products: "float32", "tf32", "bfloat16" or "float16"."""
+        """The precision of products: "float32", "tf32", "bfloat16" or "float16"; the report has convolutions' too."""
         return TF32 if self.target.name.endswith(f"+{TF32}") else self._programs.step_options.precision.name
 
     @property

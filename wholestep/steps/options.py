@@ -121,7 +121,7 @@ def as_loss_scale(value: object, precision: DType) -> LossScale | None:
     return value or (LossScale() if precision == float16 else None)
 
 
-def precision_of(model: object, precision: str, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
+def precision_of(model: object, precision: str | None, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
     """The dtype of products, and the loss scale that it needs."""
     half = as_precision(precision)
     if not isinstance(model, Step):

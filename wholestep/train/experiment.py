@@ -113,7 +113,8 @@ class Experiment:
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
             "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
             a model that replaces them.
-        precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as for `ws.build_session`.
+        precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as for `ws.build_session`; None: float32, of
+            which convolutions on a GPU read 10 bits of the mantissa, as in PyTorch by default.
         loss_scale: the loss scaling of float16, `ws.LossScale()` unless given; history and progress show the scale.
         memory: the most bytes that a step may use, "5.5GB", or a fraction of its peak without a limit, 0.7, as for
             `ws.build_session`.
@@ -173,7 +174,7 @@ class Experiment:
     gradient_norm: bool = False
     per_row: Sequence[str] = ()
     nonfinite: str = "raise"
-    precision: str = "float32"
+    precision: str | None = None
     loss_scale: LossScale | None = None
     memory: int | float | str | None = None
     shuffle: bool = True
