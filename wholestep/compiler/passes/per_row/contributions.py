@@ -126,10 +126,10 @@ class Contributions:
         placements = [self.placement(i) for i in node.inputs]
         if not all(isinstance(p, Sharded) for p in placements):
             return self._product_of_partial(node)
-        factors = [self._vectors(node, operand) for operand in (0, 1)]
-        if factors[0].type.rank > 3:
-            return [Rows(b.matmul(*factors, transpose_a=True))]
-        return [Outer(Dense(factors[0]), Dense(factors[1]))]
+        left, right = (self._vectors(node, operand) for operand in (0, 1))
+        if left.type.rank > 3:
+            return [Rows(b.matmul(left, right, transpose_a=True))]
+        return [Outer(Dense(left), Dense(right))]
 
     def _vectors(self, node: Node, operand: int) -> Node:
         """An operand as (batch, leading axes, k, its other axis), k being the positions of a row that are summed."""
