@@ -19,6 +19,7 @@ from wholestep.callbacks.run import EpochStats, is_count, is_detail, is_measure,
 from wholestep.charts import Chart, Curve, draw, plot_text
 from wholestep.errors import InputError, UnknownNameError, UsageError
 from wholestep.schedules.monitor_modes import canonical
+from wholestep.train.row_history import RowHistory, Suspect
 
 
 @dataclass
@@ -33,10 +34,18 @@ class TrainHistory:
     epochs: list[EpochStats] = field(default_factory=list)
     stopped_by: str = ""  # why the run ended before its last epoch; "" if it did not
     validations: list[EpochStats] = field(default_factory=list)  # validations inside epochs
+    per_row: RowHistory = field(default_factory=RowHistory, compare=False)  # of `per_row=`; not stored in files
 
     def final_loss(self) -> float | None:
         """The mean loss of the last epoch, a partial one too, or None before the first step."""
         return self.epochs[-1].avg_loss if self.epochs else None
+
+    def suspects(self, count: int) -> list[Suspect]:
+        """The rows of the training data that pulled most on the weights (`per_row=`), such as wrong labels.
+
+        Example: `ws.fit(..., per_row=["loss", "gradient_norm"]).suspects(20)`.
+        """
+        return self.per_row.suspects(count)
 
     @property
     def names(self) -> list[str]:

@@ -36,6 +36,7 @@ from wholestep.train.learning_rates import (
     rate_used,
 )
 from wholestep.train.nonfinite import LossWatch, policy_of
+from wholestep.train.row_history import RowEpoch
 from wholestep.train.signals import finish_before_exit
 from wholestep.train.step_source import Loader, StepSource, arrays_of, need_batches
 from wholestep.train.worker_sync import agree, end_together
@@ -122,6 +123,7 @@ class Trainer:
                     if stats.partial:
                         self.history.epochs.append(stats)
                         break
+                    self._record_rows(loader, epoch)
                     self._watch.end_epoch(stats, last=epoch == epochs - 1)
                     self._end_epoch(run, stats)
             except BaseException as error:
@@ -170,6 +172,12 @@ class Trainer:
             schedules=describe_schedules(self.session),
             numbers=self._so_far,
         )
+
+    def _record_rows(self, loader: Loader, epoch: int) -> None:
+        """Add the values of the epoch's rows to the history, if the session stores them."""
+        if self.feed.step_options.per_row.capacity and isinstance(loader, DataLoader):
+            values = self.session.row_values()
+            self.history.per_row.epochs.append(RowEpoch(epoch, loader.order(epoch), values))
 
     def _end_epoch(self, run: Run, stats: EpochStats) -> None:
         if added := self.callbacks.epoch_numbers(stats.epoch):
