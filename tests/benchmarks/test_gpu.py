@@ -96,6 +96,7 @@ def test_what_is_measured_of_our_own_calls(monkeypatch: pytest.MonkeyPatch) -> N
             "three epochs of three steps, and one before each run"
         )
         assert small.program._gpu.watch is None
+        assert all(k["us"] > 5 * k["price_us"] and k["name"] for k in small.slow_kernels())
 
 
 class Answering:

@@ -129,6 +129,8 @@ class GroupedCosts:
     most_gradient_lanes: int = 8  # the same for a weight gradient, whose lanes share a block with window rows; *bits*
     register_weights: int = 56  # registers for the weights of a row of the window (its sums, of a gradient); *bits*
     register_sums: int = 64  # registers for the sums of a strip (its output gradients, of a weight gradient); *bits*
+    gradient_registers: int = 96  # registers for both of a weight gradient: more spill with three blocks; *bits*
+    strided_inputs: int = 3  # input pixels per pixel of a strip whose loads a stride keeps in flight; *bits*
     most_taps: int = 16  # columns of the window that are unrolled: more take longer to compile than to run; *bits*
     most_pixels: int = 8  # pixels of a strip; *bits* of a weight gradient
     load_instructions: int = 5  # issue slots of a vector load with its address and its bounds
