@@ -83,7 +83,7 @@ class GemmCosts:
     # Multiplications per element of an unaligned input or state from which on it is copied: in tf32, unaligned
     # operands cost about 7 ps per 1024 of them, and a copy 2 ps per element.
     copied_uses: int = 512
-    padded_columns: int = 3  # elements of the shortest row that is padded: 3 become 8, what a library loads at once
+    padded_columns: int = 1  # elements of the shortest row that is padded, to the 8 that a library loads at once
 
 
 @dataclass(frozen=True)

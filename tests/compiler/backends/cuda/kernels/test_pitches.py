@@ -78,7 +78,7 @@ def test_scores_of_an_odd_number_of_classes_have_aligned_rows() -> None:
 
 
 @pytest.mark.parametrize("precision", [*HALVES, "tf32"])
-@pytest.mark.parametrize(("classes", "inputs", "width"), [(19, 24, 24), (5, 13, 24), (1003, 9, 17)])
+@pytest.mark.parametrize(("classes", "inputs", "width"), [(19, 24, 24), (5, 13, 24), (1003, 9, 17), (2, 8, 1)])
 def test_steps_with_such_rows_are_the_references(
     gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch, classes: int, inputs: int, width: int, precision: str
 ) -> None:
