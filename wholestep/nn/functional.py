@@ -150,9 +150,7 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """`ws.attention`"""
     if dropout_p:
-        fail(
-            OptionError, "scaled_dot_product_attention: the scores are not dropped; drop the result: ws.dropout(x, p)."
-        )
+        fail(OptionError, "scaled_dot_product_attention drops no scores; drop the result: ws.dropout(x, p).")
     return composites.attention(query, key, value, causal=is_causal, scale=scale, mask=attn_mask)
 
 

@@ -253,8 +253,5 @@ def _check_name(module: Module, name: str, value: Tensor) -> str:
         names = ", ".join(module.parameters()) or "none"
         fail(UnknownNameError, f"functional_call: the module has no parameter {name!r}; it has: {names}.")
     if value.shape != owned.type.shape or value.dtype != owned.dtype:
-        fail(
-            ShapeError,
-            f"functional_call: the parameter {name!r} is {owned.type}; received {value.dtype}{list(value.shape)}.",
-        )
+        fail(ShapeError, f"functional_call: {name!r} is {owned.type}; received {value.dtype}{list(value.shape)}.")
     return name

@@ -238,10 +238,7 @@ def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float =
     """
     if x.ndim < 3 or not isinstance(size, int) or size < 1:
         error = OptionError if x.ndim >= 3 else ShapeError
-        fail(
-            error,
-            f"local_response_norm needs (N, C, L) or more axes and a size of at least 1; received {x!r}, {size!r}.",
-        )
+        fail(error, f"local_response_norm needs (N, C, L, ...) and a size of at least 1; received {x!r}, {size!r}.")
     squares = (x * x).reshape((x.shape[0], 1, x.shape[1], -1))
     padded = pad(squares, [(0, 0), (0, 0), (size // 2, (size - 1) // 2), (0, 0)])
     means = avg_pool2d(padded, (size, 1), (1, 1)).reshape(x.shape)
