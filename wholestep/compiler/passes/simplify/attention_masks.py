@@ -2,7 +2,7 @@
 
 Terms are added at the union of their axes, so that a table of relative positions is never repeated for the batch.  A
 term is evaluated if only constants, index patterns, views and pointwise ops define it: a causal mask, or one that hides
-nothing, need not be read.  Its values do not depend on symbolic axes, and so each of these is evaluated with one element.
+nothing, need not be read.  Its values do not depend on symbolic axes: each of these is evaluated with one element.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Attention that is written as products and a softmax becomes the op `attention`, and masks become as simple as they are.
+"""Attention that is written as products and a softmax becomes the op `attention`; masks become as simple as they are.
 
     softmax(c·q·kᵀ + m₁ + m₂ ...)·v                = attention(q, k, v, m₁ + m₂ + ..., scale=c)
     softmax(where(seen, s, -inf))·v                = softmax(s + where(seen, 0, -inf))·v
     attention(q, k, v, mask)                       = attention(q, k, v), causal if that is what the mask's values say
     attention(q, repeat(k), repeat(v))             = attention(q, k, v), of which several queries share a head of k
 
-Factors of q and of the scores become the scale.  Scores may be reshaped along their leading axes on the way, as those of
-shifted windows are: the op has the finest of these shapes.  The scores must have no other reader.  A query that sees
-nothing gives 0 instead of NaN.
+Factors of q and of the scores become the scale.  Scores may be reshaped along their leading axes on the way, as those
+of shifted windows are: the op has the finest of these shapes.  The scores must have no other reader.  A query that
+sees nothing gives 0 instead of NaN.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class _Parts:
     scores: Shape
     scale: float
     causal: bool = False
-    named: bool = False  # is it the op `attention` already?
+    changed: bool = True  # False for the op `attention` as it was found
 
     def simplified(self, masks: StaticMasks) -> _Parts:
         """Without terms whose values are known to hide nothing, or what `causal` hides."""
-        terms, causal = [], self.causal
-        for term in simple_terms(self.terms):
+        terms, causal, given = [], self.causal, list(simple_terms(self.terms))
+        for term in given:
             visible = masks.visible(term.base)
             if visible is not None and visible.causal and term.covers_pairs(len(self.scores)):
                 causal = True
@@ -73,15 +73,15 @@ class _Parts:
                 terms.append(term)
         k, v = (_single_head(x) for x in (self.k, self.v))
         k, v = (self.k, self.v) if k is None or v is None or k.type.shape[:-2] != v.type.shape[:-2] else (k, v)
-        return replace(self, k=k, v=v, terms=tuple(terms), causal=causal)
+        changed = self.changed or len(terms) < len(given) or (k, v) != (self.k, self.v)
+        return replace(self, k=k, v=v, terms=tuple(terms), causal=causal, changed=changed)
 
     def node(self, old: Node) -> Node:
         """The op in the place of `old`; `old` itself if it is that op."""
-        dtype = self.q.type.dtype.accumulate
-        attrs = at.AttentionAttrs(self.causal, self.scale)
-        if self.named and attrs == old.attrs and (self.k, self.v) == old.inputs[1:]:
+        if not self.changed:
             return old
-        mask = sum_terms(self.terms, self.scores, dtype)
+        attrs = at.AttentionAttrs(self.causal, self.scale)
+        mask = sum_terms(self.terms, self.scores, self.q.type.dtype.accumulate)
         fused = b.make("attention", (self.q, self.k, self.v, *mask), attrs)
         return b.reshape(b.cast(fused, old.type.dtype), old.type.shape)
 
@@ -99,7 +99,7 @@ def _parts_of_op(node: Node) -> _Parts | None:
         return None
     scores = (*q.type.shape[:-1], k.type.shape[-2])
     terms = tuple(MaskTerm(m, tuple(range(len(scores)))) for m in mask)
-    return _Parts(q, k, v, terms, scores, attrs.scale, attrs.causal, named=True)
+    return _Parts(q, k, v, terms, scores, attrs.scale, attrs.causal, changed=False)
 
 
 def _parts_of_product(node: Node, single: set[Node]) -> _Parts | None:

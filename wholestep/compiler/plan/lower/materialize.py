@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, attrs_of
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType
 from wholestep.compiler.passes.rematerialize.copies import is_in_reader
@@ -137,6 +137,7 @@ class _Preparer:
 
     def __init__(self, rules: ReadableViews) -> None:
         self.rules = rules
+        self.copies: dict[Node, Node] = {}  # operands of routines -> their copies: ops of one call must share operands
 
     def in_rows(self, node: Node) -> Node:
         """The node itself if it will be stored in dense rows, else a copy of it."""
@@ -157,7 +158,17 @@ class _Preparer:
     def call_operand(self, node: Node) -> Node:
         access = resolve(node, identity(node.type.rank))
         in_place = self.rules.takes_call(access, node.type.rank) and _is_affine(access)
-        return node if in_place and not is_generated(access.base) else _copy(node)
+        if in_place and not is_generated(access.base):
+            return node
+        if node not in self.copies:
+            self.copies[node] = self._copy_of_rows(node)
+        return self.copies[node]
+
+    def _copy_of_rows(self, node: Node) -> Node:
+        """A copy; of a value that is broadcast along outer axes only, the broadcast of a copy."""
+        if node.op == "expand" and attrs_of(node, at.ExpandAttrs).axes[-1:] == (node.type.rank - 1,):
+            return node.with_inputs([_copy(node.inputs[0])])
+        return _copy(node)
 
     def matmul(self, node: Node) -> Node:
         a, b = node.inputs

@@ -184,9 +184,14 @@ WS_INLINE void ws_store_rows(const float (&sum)[M][WIDE / 8][4], const float (&f
     }
 }
 
-constexpr float WS_LOG2_E = 1.4426950408889634f, WS_LN_2 = 0.6931471805599453f;
+/* Scores are in units of log 2, which saves a product per score; with a mask they are not, since the most negative
+   number, which masks often contain, would become -inf. */
+template <bool MASKED> struct ws_unit {
+  static constexpr float OF_E = MASKED ? 1.f : 1.4426950408889634f, OF_UNIT = MASKED ? 1.f : 0.6931471805599453f;
+  static WS_PART float power(float x) { return MASKED ? ws_exp_half(x) : ws_exp2_half(x); }
+};
 
-/* Scores of a tile, from products, in units of log 2; -inf where a query does not see a key. */
+/* Scores of a tile, from products; -inf where a query does not see a key. */
 template <int M, int N, bool KEYS, bool CAUSAL, bool MASKED, class X>
 WS_INLINE void ws_mask_scores(float (&s)[M][N / 8][4], int row0, int column0, int queries, int keys, float scale, X mask) {
   const int last_key = KEYS ? row0 + 16 * M - 1 : column0 + N - 1, first_query = KEYS ? column0 : row0;
@@ -197,12 +202,12 @@ WS_INLINE void ws_mask_scores(float (&s)[M][N / 8][4], int row0, int column0, in
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
       for (int c = 0; c < 4; c++) {
-        s[m][n][c] *= scale * WS_LOG2_E;
+        s[m][n][c] *= scale * ws_unit<MASKED>::OF_E;
         if (whole) continue;
         const int row = row0 + m * 16 + ws_sum_row(c), column = column0 + n * 8 + ws_sum_column(c);
         const int query = KEYS ? column : row, key = KEYS ? row : column;
         const bool seen = key < keys && (!CAUSAL || key <= query);
-        if (MASKED && seen && query < queries) s[m][n][c] += mask(query, key) * WS_LOG2_E;
+        if (MASKED && seen && query < queries) s[m][n][c] += mask(query, key);
         if (!seen) s[m][n][c] = ws_lowest(0.f);
       }
 }
@@ -212,6 +217,7 @@ template <class H, class OUT, bool ALIGNED, bool CAUSAL, bool MASKED, class Q, c
 WS_INLINE void ws_mma_attention(int queries, int keys, int q0, float scale, Q q, K k, V v, X mask, O out, L lse) {
   using F = typename H::F;
   using T = typename H::T;
+  using U = ws_unit<MASKED>;
   T *const own = (T *)ws_shared_memory(), *const stages = own + H::OWN * H::STEP_W;
   const int row = q0 + H::row();
   float most[H::M][2], total[H::M][2], sum[H::M][H::DEEP_E / 8][4];
@@ -246,11 +252,11 @@ WS_INLINE void ws_mma_attention(int queries, int keys, int q0, float scale, Q q,
 #pragma unroll
         for (int n = 0; n < H::N / 8; n++) largest = ws_max(largest, ws_max(s[m][n][half * 2], s[m][n][half * 2 + 1]));
         largest = ws_quad<ws_max_op>(largest);
-        const float shift = largest == ws_lowest(0.f) ? 0.f : largest, factor = ws_exp2_half(most[m][half] - shift);
+        const float shift = largest == ws_lowest(0.f) ? 0.f : largest, factor = U::power(most[m][half] - shift);
 #pragma unroll
         for (int n = 0; n < H::N / 8; n++)
 #pragma unroll
-          for (int l = 0; l < 2; l++) added += s[m][n][half * 2 + l] = ws_exp2_half(s[m][n][half * 2 + l] - shift);
+          for (int l = 0; l < 2; l++) added += s[m][n][half * 2 + l] = U::power(s[m][n][half * 2 + l] - shift);
         total[m][half] = total[m][half] * factor + added;
         most[m][half] = largest;
 #pragma unroll
@@ -268,7 +274,7 @@ WS_INLINE void ws_mma_attention(int queries, int keys, int q0, float scale, Q q,
     for (int half = 0; half < 2; half++) {
       const int at = row + m * 16 + ws_sum_row(half * 2);
       const float all = ws_quad<ws_sum_op>(total[m][half]), shift = most[m][half] == ws_lowest(0.f) ? 0.f : most[m][half];
-      if (threadIdx.x % 4 == 0 && at < queries) lse(at, all == 0 ? ws_inf(0.f) : shift * WS_LN_2 + ws_log(all));
+      if (threadIdx.x % 4 == 0 && at < queries) lse(at, all == 0 ? ws_inf(0.f) : shift * U::OF_UNIT + ws_log(all));
       total[m][half] = all == 0 ? 0.f : 1 / all;
     }
   ws_store_rows<OUT, ALIGNED, H::M, H::DEEP_E, H::E>(sum, total, row, queries, out);
@@ -292,8 +298,8 @@ template <class F, class OUT, bool ALIGNED, int E, class S> WS_INLINE float ws_r
   return sum;
 }
 
-/* Probabilities p = 2^(s - lse) from scores s, and score gradients ds = p (dp - delta) times `scale` from dp. */
-template <int M, int N, class L, class D, class X>
+/* Probabilities p = e^(s - lse) from scores s, and score gradients ds = p (dp - delta) times `scale` from dp. */
+template <bool MASKED, int M, int N, class L, class D, class X>
 WS_INLINE void ws_score_gradients(float (&s)[M][N / 8][4], float (&dp)[M][N / 8][4], float scale, L lse, D delta, X dmask) {
 #pragma unroll
   for (int m = 0; m < M; m++)
@@ -301,7 +307,7 @@ WS_INLINE void ws_score_gradients(float (&s)[M][N / 8][4], float (&dp)[M][N / 8]
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
       for (int c = 0; c < 4; c++) {
-        const float p = ws_exp2_half(s[m][n][c] - lse(m, n, c)), slope = p * (dp[m][n][c] - delta(m, n, c));
+        const float p = ws_unit<MASKED>::power(s[m][n][c] - lse(m, n, c)), slope = p * (dp[m][n][c] - delta(m, n, c));
         s[m][n][c] = p, dp[m][n][c] = slope * scale;
         dmask(m, n, c, slope);
       }
@@ -315,6 +321,7 @@ WS_INLINE void ws_mma_attention_queries(
     int queries, int keys, int q0, float scale, Q q, K k, V v, X mask, G g, O out, L lse, R dq, D dmask) {
   using F = typename H::F;
   using T = typename H::T;
+  using U = ws_unit<MASKED>;
   T *const qs = (T *)ws_shared_memory(), *const gs = qs + H::OWN * H::STEP_W, *const stages = gs + H::OWN * H::STEP_E;
   const int row = q0 + H::row();
   auto fetch = [&](int turn) {
@@ -340,7 +347,7 @@ WS_INLINE void ws_mma_attention_queries(
       const int own = H::row() + m * 16 + ws_sum_row(half * 2), at = q0 + own;
       const float delta = at < queries ? ws_row_delta<F, OUT, ALIGNED, H::E>(gs + own * H::STEP_E, out(at)) : 0.f;
       deltas[m][half] = ws_quad<ws_sum_op>(delta), ones[m][half] = 1;
-      lses[m][half] = at < queries ? lse(at) * WS_LOG2_E : ws_inf(0.f);
+      lses[m][half] = at < queries ? lse(at) * U::OF_E : ws_inf(0.f);
     }
 #pragma unroll 1
   for (int turn = 0; turn < turns; turn++) {
@@ -355,7 +362,7 @@ WS_INLINE void ws_mma_attention_queries(
     ws_multiply_rows<F, H::M, H::N, H::DEEP_W>(s, qs + H::row() * H::STEP_W, ks, H::STEP_W);
     ws_mask_scores<H::M, H::N, false, CAUSAL, MASKED>(s, row, turn * H::N, queries, keys, scale, mask);
     ws_multiply_rows<F, H::M, H::N, H::DEEP_E>(dp, gs + H::row() * H::STEP_E, vs, H::STEP_E);
-    ws_score_gradients<H::M, H::N>(
+    ws_score_gradients<MASKED, H::M, H::N>(
         s, dp, scale, [&](int m, int, int c) { return lses[m][c / 2]; }, [&](int m, int, int c) { return deltas[m][c / 2]; },
         [&](int m, int n, int c, float slope) {
           const int query = row + m * 16 + ws_sum_row(c), key = turn * H::N + n * 8 + ws_sum_column(c);
@@ -374,11 +381,12 @@ WS_INLINE void ws_mma_attention_queries(
    share them. */
 template <
     class H, class OUT, bool ALIGNED, bool CAUSAL, bool MASKED, bool KEYS, bool VALUES, class Q, class K, class V, class X,
-    class G, class O, class L, class R, class U>
+    class G, class O, class L, class R, class Y>
 WS_INLINE void ws_mma_attention_keys(
-    int heads, int queries, int keys, int k0, float scale, Q q, K k, V v, X mask, G g, O out, L lse, R dk, U dv) {
+    int heads, int queries, int keys, int k0, float scale, Q q, K k, V v, X mask, G g, O out, L lse, R dk, Y dv) {
   using F = typename H::F;
   using T = typename H::T;
+  using U = ws_unit<MASKED>;
   T *const ks = (T *)ws_shared_memory(), *const vs = ks + H::OWN * H::STEP_W, *const stages = vs + H::OWN * H::STEP_E;
   float *const lses = (float *)(stages + H::STAGES * H::STAGE), *const deltas = lses + H::N;
   const int row = k0 + H::row(), first = CAUSAL ? k0 / H::N : 0, all = (queries + H::N - 1) / H::N;
@@ -412,7 +420,7 @@ WS_INLINE void ws_mma_attention_keys(
       float delta = 0;
       if (KEYS && inside) delta = ws_row_delta<F, OUT, ALIGNED, H::E>(gs + i * H::STEP_E, out(h, q0 + i));
       delta = ws_quad<ws_sum_op>(delta);
-      if (threadIdx.x % 4 == 0) deltas[i] = delta, lses[i] = inside ? lse(h, q0 + i) * WS_LOG2_E : ws_inf(0.f);
+      if (threadIdx.x % 4 == 0) deltas[i] = delta, lses[i] = inside ? lse(h, q0 + i) * U::OF_E : ws_inf(0.f);
     }
     __syncthreads();
     float s[H::M][H::N / 8][4], dp[H::M][H::N / 8][4];
@@ -422,7 +430,7 @@ WS_INLINE void ws_mma_attention_keys(
     ws_mask_scores<H::M, H::N, true, CAUSAL, MASKED>(
         s, row, q0, queries, keys, scale, [&](int i, int j) { return mask(h, i, j); });
     if (KEYS) ws_multiply_rows<F, H::M, H::N, H::DEEP_E>(dp, vs + H::row() * H::STEP_E, gs, H::STEP_E);
-    ws_score_gradients<H::M, H::N>(
+    ws_score_gradients<MASKED, H::M, H::N>(
         s, dp, scale, [&](int, int n, int c) { return lses[n * 8 + ws_sum_column(c)]; },
         [&](int, int n, int c) { return deltas[n * 8 + ws_sum_column(c)]; }, [](int, int, int, float) {});
     if (KEYS) ws_weigh_rows<F, H::M, H::N, H::DEEP_W>(of_keys, dp, qs, H::STEP_W);
