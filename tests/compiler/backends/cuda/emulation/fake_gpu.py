@@ -26,7 +26,7 @@ from wholestep.compiler.backends.cuda.runtime import device
 from wholestep.compiler.backends.gpu.grids.gemm_library import Product
 
 MEETS = re.compile(
-    r"ws_warp|ws_convolve|ws_gradient|ws_pooled_gradient|ws_block|ws_\w*product|ws_attention|__ballot|__syncthreads"
+    r"ws_warp|ws_convolve|ws_gradient|ws_pooled_gradient|ws_block|ws_\w*product|ws_attention|ws_mma_attention|__ballot|__syncthreads"
     r"|ws_is_last"
 )
 TOTAL = 1 << 30  # bytes of its memory

@@ -443,3 +443,74 @@ WS_INLINE void ws_mma_attention_keys(
   if (KEYS) ws_store_rows<OUT, ALIGNED, H::M, H::DEEP_W, H::W>(of_keys, ones, row, keys, dk);
   if (VALUES) ws_store_rows<OUT, ALIGNED, H::M, H::DEEP_E, H::E>(of_values, ones, row, keys, dv);
 }
+
+/* Backward pass if all queries and all keys fit a tile of N = 16 WARPS rows: all gradients of a key head, and of the
+   query heads that share it, by one block that reads each operand once. */
+template <
+    class H, class OUT, bool ALIGNED, bool CAUSAL, bool MASKED, bool DMASK, class Q, class K, class V, class X, class G,
+    class O, class L, class R, class D, class Y, class Z>
+WS_INLINE void ws_mma_attention_short(
+    int heads, int queries, int keys, float scale, Q q, K k, V v, X mask, G g, O out, L lse, R dq, D dmask, Y dk, Z dv) {
+  using F = typename H::F;
+  using T = typename H::T;
+  using U = ws_unit<MASKED>;
+  T *const qs = (T *)ws_shared_memory(), *const gs = qs + H::N * H::STEP_W, *const ks = gs + H::N * H::STEP_E;
+  T *const vs = ks + H::N * H::STEP_W;
+  float *const lses = (float *)(vs + H::N * H::STEP_E), *const deltas = lses + H::N;
+  const int row = H::row();
+  float of_keys[1][H::DEEP_W / 8][4], of_values[1][H::DEEP_E / 8][4];
+  const float ones[1][2] = {{1, 1}};
+  ws_clear(of_keys);
+  ws_clear(of_values);
+  ws_copy_rows<F, ALIGNED, H::THREADS, H::N, H::W>(ks, 0, keys, k);
+  ws_copy_rows<F, ALIGNED, H::THREADS, H::N, H::E>(vs, 0, keys, v);
+#pragma unroll 1
+  for (int h = 0; h < heads; h++) {
+    if (h) __syncthreads(); /* other warps may still read the previous head's rows */
+    ws_copy_rows<F, ALIGNED, H::THREADS, H::N, H::W>(qs, 0, queries, [&](int i) { return q(h, i); });
+    ws_copy_rows<F, ALIGNED, H::THREADS, H::N, H::E>(gs, 0, queries, [&](int i) { return g(h, i); });
+    ws_copy_commit();
+    ws_copy_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int at = row + ws_sum_row(half * 2);
+      float delta = at < queries ? ws_row_delta<F, OUT, ALIGNED, H::E>(gs + at * H::STEP_E, out(h, at)) : 0.f;
+      delta = ws_quad<ws_sum_op>(delta);
+      if (threadIdx.x % 4 == 0) deltas[at] = delta, lses[at] = at < queries ? lse(h, at) * U::OF_E : ws_inf(0.f);
+    }
+    __syncthreads();
+    auto pairs = [&](int i, int j) { return mask(h, i, j); };
+    float s[1][H::N / 8][4], dp[1][H::N / 8][4];
+    {
+      float of_queries[1][H::DEEP_W / 8][4];
+      ws_clear(of_queries);
+      ws_clear(s);
+      ws_clear(dp);
+      ws_multiply_rows<F, 1, H::N, H::DEEP_W>(s, qs + row * H::STEP_W, ks, H::STEP_W);
+      ws_mask_scores<1, H::N, false, CAUSAL, MASKED>(s, row, 0, queries, keys, scale, pairs);
+      ws_multiply_rows<F, 1, H::N, H::DEEP_E>(dp, gs + row * H::STEP_E, vs, H::STEP_E);
+      ws_score_gradients<MASKED, 1, H::N>(
+          s, dp, scale, [&](int, int, int c) { return lses[row + ws_sum_row(c)]; },
+          [&](int, int, int c) { return deltas[row + ws_sum_row(c)]; },
+          [&](int, int n, int c, float slope) {
+            const int query = row + ws_sum_row(c), key = n * 8 + ws_sum_column(c);
+            if (DMASK && query < queries && key < keys) dmask(h, query, key, slope);
+          });
+      ws_weigh_rows<F, 1, H::N, H::DEEP_W>(of_queries, dp, ks, H::STEP_W);
+      ws_store_rows<OUT, ALIGNED, 1, H::DEEP_W, H::W>(of_queries, ones, row, queries, [&](int i) { return dq(h, i); });
+    }
+    ws_clear(s);
+    ws_clear(dp);
+    ws_multiply_rows<F, 1, H::N, H::DEEP_W>(s, ks + row * H::STEP_W, qs, H::STEP_W);
+    ws_mask_scores<1, H::N, true, CAUSAL, MASKED>(s, row, 0, queries, keys, scale, pairs);
+    ws_multiply_rows<F, 1, H::N, H::DEEP_E>(dp, vs + row * H::STEP_E, gs, H::STEP_E);
+    ws_score_gradients<MASKED, 1, H::N>(
+        s, dp, scale, [&](int, int n, int c) { return lses[n * 8 + ws_sum_column(c)]; },
+        [&](int, int n, int c) { return deltas[n * 8 + ws_sum_column(c)]; }, [](int, int, int, float) {});
+    ws_weigh_rows<F, 1, H::N, H::DEEP_W>(of_keys, dp, qs, H::STEP_W);
+    ws_weigh_rows<F, 1, H::N, H::DEEP_E>(of_values, s, gs, H::STEP_E);
+  }
+  ws_store_rows<OUT, ALIGNED, 1, H::DEEP_W, H::W>(of_keys, ones, row, keys, dk);
+  ws_store_rows<OUT, ALIGNED, 1, H::DEEP_E, H::E>(of_values, ones, row, keys, dv);
+}
