@@ -60,7 +60,7 @@ class MaskTerm:
         axes = tuple(f for a in term.axes for f in groups[a])
         return MaskTerm(b.reshape(term.base, tuple(finest[a] for a in axes)), axes)
 
-    def scaled(self, factor: float) -> MaskTerm:
+    def times(self, factor: float) -> MaskTerm:
         return self if factor == 1.0 else replace(self, base=b.scale(self.base, factor))
 
     def covers_pairs(self, rank: int) -> bool:

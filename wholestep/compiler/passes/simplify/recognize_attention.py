@@ -41,7 +41,7 @@ def recognize_attention(graph: IRGraph) -> IRGraph:
     for old in graph.nodes:
         with b.origin(old):
             parts = _parts(old, single)
-            replacement = old if parts is None else parts.simplified(masks).node(old)
+            replacement = old if parts is None else parts.simplify(masks).node(old)
             for node in toposort([replacement]) if replacement is not old else ():
                 if node not in new:
                     new[node] = node.with_inputs([new[i] for i in node.inputs])
@@ -62,7 +62,7 @@ class _Parts:
     causal: bool = False
     changed: bool = True  # False for the op `attention` as it was found
 
-    def simplified(self, masks: StaticMasks) -> _Parts:
+    def simplify(self, masks: StaticMasks) -> _Parts:
         """Without terms whose values are known to hide nothing, or what `causal` hides."""
         terms, causal, given = [], self.causal, list(simple_terms(self.terms))
         for term in given:
@@ -152,7 +152,7 @@ class _Scores:
             return None
         q, factor = _without_factor(q)
         shaped = [b.reshape(x, (*row, x.type.shape[-1])) for x, row in zip((q, k, v), (rows[0], rows[1], rows[1]))]
-        terms = tuple(MaskTerm.of(term, shape, finest).scaled(scale) for term, shape, scale in self.terms)
+        terms = tuple(MaskTerm.of(term, shape, finest).times(scale) for term, shape, scale in self.terms)
         return _Parts(*shaped, terms, finest, self.factor * factor)
 
 
