@@ -1,4 +1,4 @@
-"""`python -m benchmarks CASE [--json]`; `... overhead`, `metrics`, `optimizers`, `sklearn`, `cuda`, `kernels`."""
+"""`python -m benchmarks CASE [--json]`; `... overhead`, `optimizers`, `cuda`, `cuda-zoo`, `kernels` and others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from benchmarks.cases.zoo import ZOO
 from benchmarks.contender import BenchmarkError
 from benchmarks.frameworks import FRAMEWORKS, HALF_PEERS, OURS, OURS_FLOAT32, PEERS
 from benchmarks.gpu import run as on_one_gpu
+from benchmarks.gpu import wide, zoo_table
 from benchmarks.gpu.cases import CASES as GPU_CASES
+from benchmarks.gpu.zoo import PEERS as ZOO_PEERS
 
 FEWEST_ROUNDS = 9
 PRECISIONS = ("float32", *harness.SAME_HALF_LOSS_WITHIN)
@@ -72,7 +74,22 @@ def parser() -> argparse.ArgumentParser:
     on_gpu.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     on_gpu.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     on_gpu.add_argument("--peers", nargs="*", metavar="PEER", help="those alone (default: all of a case)")
-    on_gpu.add_argument("--slow-peers", action="store_true", help="those too that compile for minutes")
+    on_gpu.add_argument(
+        "--results", type=Path, help="JSON lines: cases in this file are not measured, others are added"
+    )
+    wild = commands.add_parser("cuda-zoo", help="networks of torchvision and transformers on one GPU against torch")
+    wild.add_argument("--only", nargs="+", default=[], metavar="NAME", help="rows whose names begin so (default: all)")
+    wild.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    wild.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+    wild.add_argument("--seconds", type=float, default=0.25, help="of a contender in a round (default: %(default)s)")
+    wild.add_argument("--peers", nargs="*", metavar="PEER", help=f"of {ZOO_PEERS} (default: all)")
+    wild.add_argument("--at-once", type=int, default=4, help="rows that compile side by side (default: %(default)s)")
+    wild.add_argument("--alone", action="store_true", help="our first steps before the peers', for their seconds")
+    wild.add_argument("--results", type=Path, help="a file of JSON lines: its rows are not measured, others are added")
+    wild.add_argument("--wide", action="store_true", help="three steps of many architectures beside torch, untimed")
+    wild.add_argument("--jobs", type=int, default=12, help="processes of --wide (default: %(default)s)")
+    wild.add_argument("--limit", type=float, default=90.0, help="seconds of a network of --wide (default: %(default)s)")
+    wild.add_argument("--device", default="cuda", help="of --wide (default: %(default)s)")
     imported = commands.add_parser("zoo", help="networks that torch built, through ws.from_torch, against torch")
     imported.add_argument("networks", nargs="*", metavar="NETWORK", help=f"of {tuple(ZOO)} (default: all)")
     imported.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -133,9 +150,19 @@ def main() -> int:
         elif arguments.command == "cuda":
             if strangers := [name for name in arguments.cases if name not in GPU_CASES]:
                 raise BenchmarkError(f"no case {strangers[0]!r} on a GPU; expected some of {', '.join(GPU_CASES)}")
-            chosen = arguments.cases or list(GPU_CASES)
-            result = on_one_gpu.run(chosen, arguments.rounds, arguments.slow_peers, arguments.peers)
+            chosen = [GPU_CASES[name] for name in arguments.cases or GPU_CASES]
+            how = on_one_gpu.Rounds(arguments.rounds, peers=arguments.peers)
+            result = on_one_gpu.run(chosen, how, arguments.results)
             show = on_one_gpu.show
+        elif arguments.command == "cuda-zoo" and arguments.wide:
+            result = wide.run(arguments.only, arguments.device, arguments.jobs, arguments.limit, arguments.results)
+            show = wide.show
+        elif arguments.command == "cuda-zoo":
+            how = on_one_gpu.Rounds(
+                arguments.rounds, arguments.seconds, arguments.peers, arguments.at_once, arguments.alone
+            )
+            result = zoo_table.run(arguments.only, how, arguments.results)
+            show = zoo_table.show
         elif arguments.command == "zoo":
             check_threads(arguments.threads)
             if strangers := [name for name in arguments.networks if name not in ZOO]:

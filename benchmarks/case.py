@@ -25,6 +25,11 @@ class Cell:
     optimizer: Literal["sgd", "adam", "adamw", "none"]  # none: gradients are computed and stored, nothing is updated
     # precision of products; everything else is float32
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    rate: float | None = None  # learning rate; None: that of `LEARNING_RATES`
+
+    @property
+    def learning_rate(self) -> float:
+        return LEARNING_RATES[self.optimizer] if self.rate is None else self.rate
 
 
 class Trainer(Protocol):
@@ -46,6 +51,7 @@ class Case:
     weights: Callable[[], Arrays]
     batches: Callable[[Cell], list[Arrays]]
     models: Mapping[str, Callable[..., Any]]
+    prepare: Callable[[], object] | None = None  # what exists before any clock starts, e.g. a module of another library
 
     def cell(self, name: str) -> Cell:
         """The cell with that name."""

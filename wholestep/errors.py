@@ -152,4 +152,11 @@ class NonFiniteError(WholestepError, FloatingPointError):
 
 
 class TrainingWarning(UserWarning):
-    """Warns that training runs, but probably not as intended; the text says what to write."""
+    """Warns that training runs, but probably not as intended; the text says what to write.
+
+    `code` is that of the linter's rule (`ws.lint`), if one covers it.
+    """
+
+    def __init__(self, text: str = "", code: str = "") -> None:
+        super().__init__(text)
+        self.code = code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import wholestep as ws
-from benchmarks.case import LEARNING_RATES, WEIGHT_DECAY, Case, Cell
+from benchmarks.case import WEIGHT_DECAY, Case, Cell
 from benchmarks.frameworks import OURS_FLOAT32, OURS_RANKS
 
 OPTIMIZERS = {  # optimizers are imported on demand, so a first step is timed with the one that it uses
@@ -18,7 +18,7 @@ def optimizer_of(cell: Cell) -> ws.Optimizer:
         from benchmarks.frameworks.kept_gradients import KeepGradients
 
         return KeepGradients()
-    return OPTIMIZERS[cell.optimizer](lr=LEARNING_RATES[cell.optimizer])
+    return OPTIMIZERS[cell.optimizer](lr=cell.learning_rate)
 
 
 class WholestepTrainer:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import wholestep as ws
 
 GRAPHS, COMPILED = ("torch_eager", "torch_graph"), ("torch_compile", "torch_compile_graph")
+CONVOLUTIONAL = (*GRAPHS, "torch_compile_graph")
 PIXELS, CLASSES = {"resnet18": 32, "resnet50": 224}, {"resnet18": 10, "resnet50": 1000}
 
 
@@ -29,13 +30,16 @@ class GpuCase:
     target: float
     line: float  # the limit beyond which the case fails
     unit: Literal["us", "ratio"] = "ratio"
-    kind: Literal["step", "epochs", "update"] = "step"  # epochs: over rows on the GPU; update: AdamW alone
-    tf32: bool = False  # compute our float32 products in tf32?  Peers always do
+    # epochs: over rows on the GPU; update: AdamW alone; network: a step, and its slow kernels
+    kind: Literal["step", "epochs", "update", "network"] = "step"
+    tf32: bool = False  # compute our float32 products in tf32?
+    peers_tf32: bool = True  # may peers?
     memory: float | None = None  # memory limit of our step, as a fraction; peers have none
 
     @property
     def name(self) -> str:
-        more = ("" if self.kind == "step" else f"_{self.kind}") + ("" if self.memory is None else "_memory")
+        more = f"_{self.kind}" if self.kind in ("epochs", "update") else ""
+        more += "" if self.memory is None else "_memory"
         return f"{self.case.name}_{self.cell.name}{more}"
 
 
@@ -59,10 +63,10 @@ def our_resnet(network: str) -> ws.nn.Module:
     return ws.models.resnet18(CLASSES[network], stem="3x3")
 
 
-def resnet_weights(network: str) -> Arrays:
-    """Weights under torchvision's names, which are also ours; gains are not 1 and shifts not 0, so that they matter."""
+def random_weights(module: ws.nn.Module) -> Arrays:
+    """Weights under torch's names, which are also ours; gains are not 1 and shifts not 0, so that they matter."""
     rng, out = np.random.default_rng(0), Arrays()
-    for name, parameter in our_resnet(network).named_parameters():
+    for name, parameter in module.named_parameters():
         shape = tuple(parameter.shape)
         fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 0
         mean = 1.0 if len(shape) == 1 and name.endswith("weight") else 0.0
@@ -107,7 +111,7 @@ def resnet_case(network: str) -> Case:
     return Case(
         name=network,
         cells=(),
-        weights=lambda: resnet_weights(network),
+        weights=lambda: random_weights(our_resnet(network)),
         batches=lambda cell: images(network, cell),
         models={
             "wholestep": lambda: resnet_graph(network),
@@ -144,10 +148,9 @@ CASES: dict[str, GpuCase] = {
         GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), ("jax_scan",), 11, 18, unit="us", kind="epochs"),
         GpuCase(lenet.CASE, lenet.CASE.cell("b64_adam"), (*GRAPHS, "jax"), target=45, line=90, unit="us"),
         GpuCase(gpt.CASE, gpt.CASE.cell("b16_adamw"), (*GRAPHS, "jax"), target=350, line=600, unit="us"),
-        GpuCase(resnet_case("resnet18"), half("b256", 256), GRAPHS, target=1.05, line=0.9),
-        GpuCase(resnet_case("resnet50"), half("b64", 64), GRAPHS, target=1.0, line=0.85),
+        GpuCase(resnet_case("resnet18"), half("b256", 256), CONVOLUTIONAL, target=1.05, line=0.9),
+        GpuCase(resnet_case("resnet50"), half("b64", 64), CONVOLUTIONAL, target=1.0, line=0.85),
         GpuCase(GPT2, half("adamw", 1), ("torch_graph",), terabytes(3.9), terabytes(3.4), unit="us", kind="update"),
         GpuCase(lstm.CASE, lstm.CASE.cell("b32_adamw"), (*GRAPHS, "jax"), target=1.2, line=0.8, tf32=True),
     )
 }
-SLOW_PEERS = {"resnet50_b64": ("torch_compile_graph",)}  # minutes of compilation: only on request

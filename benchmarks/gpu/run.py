@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,32 +19,68 @@ from rich.table import Table
 
 from benchmarks.contender import BenchmarkError, Contender
 from benchmarks.frameworks import OURS
-from benchmarks.gpu.cases import CASES, SLOW_PEERS, GpuCase
+from benchmarks.gpu.cases import GpuCase
 from benchmarks.harness import log_line, rotated
 
-ROUND_SECONDS = 0.25
 SAME_LOSS_WITHIN = {"float32": 5e-3, "bfloat16": 5e-2}  # relative: peers' products are tf32; losses are about 2 and 11
+SAME_EXACT_LOSS_WITHIN = 1e-3  # float32 on both sides; AdamW takes a step of its full rate where a gradient is rounding
+COMPARED_STEPS = {"network": 5}
 PLATFORM = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 # The measurements of `session.step` and `session.run`, by kind of case, with their numbers of steps.
 OF_CALLS = {
     "step": {"calls": 200, "host": 64, "host_after_wait": 64, "host_copy": 64},
     "epochs": {"host_in_epochs": 20_000},
     "update": {},
+    "network": {},
 }
 CLOCKS = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
-def run(names: Sequence[str], rounds: int, slow: bool = False, peers: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measures every case; a failed case is reported with its reason, and the rest continues."""
-    results: dict[str, Any] = {"case": "cuda", "device": clocks(), "cells": {}}
-    for name in names:
-        try:
-            results["cells"][name] = one_case(CASES[name], rounds, slow, peers)
-            log_line(json.dumps({name: results["cells"][name]}))  # printed now, in case the run is interrupted
-        except BenchmarkError as error:
-            log_line(f"{name}: {error}")
-            results["cells"][name] = {"error": str(error)}
-    return results
+@dataclass(frozen=True)
+class Rounds:
+    """How cases are measured."""
+
+    rounds: int = 9
+    seconds: float = 0.25  # of a contender in a round
+    peers: Sequence[str] | None = None  # those alone
+    at_once: int = 1  # cases whose contenders compile side by side, before the rounds of the first of them
+    alone: bool = True  # does ours compile before the peers do?
+
+
+@dataclass
+class Started:
+    """The contenders of a case that have compiled, ours first, and what the others died of."""
+
+    case: GpuCase
+    contenders: list[Contender]
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def run(cases: Iterable[GpuCase], how: Rounds, results: Path | None = None) -> dict[str, Any]:
+    """Measures every case; a failed case is reported with its reason, and the rest continues.
+
+    results: a file of JSON lines to which each case is appended; cases that it has are not measured again.
+    """
+    cases = list(cases)
+    cells = read_results(results)
+    missing = [case for case in cases if case.name not in cells]
+    device = clocks() if missing or not cells else {"name": "the GPU of the file"}
+    for first in range(0, len(missing), how.at_once):
+        for name, cell in group(missing[first : first + how.at_once], how):
+            cells[name] = cell
+            log_line(json.dumps({name: cell}))  # printed now, in case the run is interrupted
+            if results is not None:
+                with results.open("a") as lines:
+                    lines.write(json.dumps({name: cell}) + "\n")
+    return {"case": "cuda", "device": device, "cells": {c.name: cells[c.name] for c in cases if c.name in cells}}
+
+
+def read_results(file: Path | None) -> dict[str, Any]:
+    """Cases that are in a file, without those that failed."""
+    lines = file.read_text().splitlines() if file is not None and file.exists() else []
+    cells = {name: cell for line in lines for name, cell in json.loads(line).items()}
+    return {name: cell for name, cell in cells.items() if "error" not in cell}
 
 
 def clocks() -> dict[str, str]:
@@ -55,81 +93,160 @@ def clocks() -> dict[str, str]:
     return dict(zip(CLOCKS.split(","), said.split(", "), strict=True))
 
 
-def one_case(found: GpuCase, rounds: int, slow: bool, only: Sequence[str] | None) -> dict[str, Any]:
-    """Starts all contenders, checks that they train equally, and measures them alternately."""
-    peers = [*found.peers, *(SLOW_PEERS.get(found.name, ()) if slow else ())]
-    peers = [peer for peer in peers if only is None or peer in only]
+def group(cases: Sequence[GpuCase], how: Rounds) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Compiles all contenders of some cases side by side, then measures one case after the other."""
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
-        contenders = []
-        for name in (OURS, *peers):
-            contender = Contender(name, found.name, 2, Path(cache), worker="benchmarks.gpu.worker", variables=PLATFORM)
-            stack.callback(contender.close)
-            contenders.append(contender)
-        started = {OURS: contenders[0].ask("start")}
-        with ThreadPoolExecutor() as peers_start:  # the peers' first steps may take minutes: run them concurrently
-            answers = peers_start.map(lambda c: c.ask("start"), contenders[1:])
-            started |= dict(zip((c.name for c in contenders[1:]), answers, strict=True))
-        check_same_work(found, {name: answer["losses"] for name, answer in started.items()})
-        steps = {c.name: filling(c) for c in contenders}
-        times: dict[str, list[float]] = {c.name: [] for c in contenders}
-        for number in range(rounds):
-            for c in rotated(contenders, number):
-                times[c.name].append(microseconds(c, steps[c.name]))
-        ours, hot = contenders[0], clocks()
-        calls = {kind: round(microseconds(ours, count, kind), 2) for kind, count in OF_CALLS[found.kind].items()}
-        held = {c.name: c.ask("held")["device_bytes"] for c in contenders}
-    first = {name: round(answer["first_step_s"], 2) for name, answer in started.items()}
-    return {**summary(found, times), "ours_call_us": calls, "first_step_s": first, "device_bytes": held, "clocks": hot}
+        started = [contenders_of(case, how, Path(cache), stack) for case in cases]
+        compile_all(started, how.alone)
+        for each in started:
+            try:
+                yield each.case.name, measure(each, how)
+            except BenchmarkError as error:
+                log_line(f"{each.case.name}: {error}")
+                yield each.case.name, {"error": str(error)}
+            for contender in each.contenders:
+                contender.close()
+
+
+def contenders_of(case: GpuCase, how: Rounds, cache: Path, stack: ExitStack) -> Started:
+    """Starts a process for each."""
+    peers = [peer for peer in case.peers if how.peers is None or peer in how.peers]
+    cores = max(2, (os.cpu_count() or 1) // how.at_once)
+    variables = {**PLATFORM, "TORCHINDUCTOR_COMPILE_THREADS": str(cores)}
+    contenders = []
+    for name in (OURS, *peers):
+        folder = cache / case.name / name
+        contender = Contender(name, case.name, 2, folder, worker="benchmarks.gpu.worker", variables=variables)
+        stack.callback(contender.close)
+        contenders.append(contender)
+    return Started(case, contenders)
+
+
+def compile_all(started: Sequence[Started], alone: bool) -> None:
+    """First steps: ours one after the other if they are measured alone, all others side by side."""
+    waiting = [(each, contender) for each in started for contender in each.contenders]
+    if alone:
+        for each, contender in [pair for pair in waiting if pair[1].name == OURS]:
+            compile_one(each, contender)
+        waiting = [pair for pair in waiting if pair[1].name != OURS]
+    with ThreadPoolExecutor(max(1, len(waiting))) as pool:
+        list(pool.map(lambda pair: compile_one(*pair), waiting))
+    for each in started:
+        each.contenders = [c for c in each.contenders if c.name in each.answers]
+
+
+def compile_one(started: Started, contender: Contender) -> None:
+    try:
+        started.answers[contender.name] = contender.ask("compile")
+    except BenchmarkError as error:
+        started.left_out[contender.name] = str(error).splitlines()[-1]
+        log_line(f"{started.case.name}: {error}")
+
+
+def measure(started: Started, how: Rounds) -> dict[str, Any]:
+    """Checks that the contenders of a case train equally, and measures them alternately."""
+    case, contenders = started.case, started.contenders
+    if OURS in started.left_out:
+        raise BenchmarkError(started.left_out[OURS])
+    losses = first_losses(started)
+    started.left_out |= check_same_work(case, losses)
+    contenders = [c for c in contenders if c.name in losses and c.name not in started.left_out]
+    steps = {c.name: filling(c, how.seconds) for c in contenders}
+    times: dict[str, list[float]] = {c.name: [] for c in contenders}
+    for number in range(how.rounds):
+        for c in rotated(contenders, number):
+            times[c.name].append(microseconds(c, steps[c.name]))
+    ours, hot = contenders[0], clocks()
+    calls = {kind: round(microseconds(ours, count, kind), 2) for kind, count in OF_CALLS[case.kind].items()}
+    return {
+        **summary(case, times),
+        "ours_call_us": calls,
+        "losses": {name: [values[0], values[-1]] for name, values in losses.items()},
+        **seconds_of_starts(started.answers),
+        "device_bytes": {c.name: c.ask("held")["device_bytes"] for c in contenders},
+        **(ours.ask("slow") if case.kind == "network" else {}),
+        "left_out": started.left_out,
+        "clocks": hot,
+    }
+
+
+def first_losses(started: Started) -> dict[str, list[float]]:
+    """The losses of the first steps, by contender; a peer that fails is left out."""
+    losses, steps = dict[str, list[float]](), COMPARED_STEPS.get(started.case.kind, 10)
+    for contender in started.contenders:
+        try:
+            losses[contender.name] = contender.ask("start", steps=steps)["losses"]
+        except BenchmarkError as error:
+            if contender.name == OURS:
+                raise
+            started.left_out[contender.name] = str(error).splitlines()[-1]
+            log_line(f"{started.case.name}: {error}")
+    return losses
+
+
+def seconds_of_starts(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The seconds of imports and first steps."""
+    imported = answers[OURS]["import_s"]
+    return {
+        "import_s": None if imported is None else round(imported, 2),
+        "first_step_s": {name: round(answer["first_step_s"], 2) for name, answer in answers.items()},
+    }
 
 
 def microseconds(contender: Contender, steps: int, kind: str = "") -> float:
     return float(contender.ask("measure", steps=steps, **({"kind": kind} if kind else {}))["seconds"]) / steps * 1e6
 
 
-def filling(contender: Contender) -> int:
+def filling(contender: Contender, seconds: float) -> int:
     """The number of steps of a round, after a warm-up."""
     us = min(microseconds(contender, 10) for _ in range(3))
     log_line(f"{contender.name}: {us:.1f} us a step")
-    return max(10, round(ROUND_SECONDS * 1e6 / us))
+    return max(3, round(seconds * 1e6 / us))
 
 
-def check_same_work(found: GpuCase, losses: dict[str, list[float]]) -> None:
-    """Refuses a comparison in which the losses of a contender differ."""
-    within = SAME_LOSS_WITHIN[found.cell.precision]
+def check_same_work(case: GpuCase, losses: dict[str, list[float]]) -> dict[str, str]:
+    """The peers whose losses differ from ours, with the losses; refuses a comparison with such peers alone."""
+    exact = case.cell.precision == "float32" and not case.tf32 and not case.peers_tf32
+    within = SAME_EXACT_LOSS_WITHIN if exact else SAME_LOSS_WITHIN[case.cell.precision]
+    differing = dict[str, str]()
     for name, values in losses.items():
         for index, (received, expected) in enumerate(zip(values, losses[OURS], strict=True)):
-            if not abs(received - expected) <= within:  # also true for NaN
-                raise BenchmarkError(
-                    f"{found.name}, step {index}: the loss of {name} is {received}, that of {OURS} {expected}; "
+            if not abs(received - expected) <= within and name not in differing:  # also true for NaN
+                differing[name] = (
+                    f"{case.name}, step {index}: the loss of {name} is {received}, that of {OURS} {expected}; "
                     "the two do not train the same network"
                 )
+                log_line(differing[name])
+    if differing and len(differing) >= len(losses) - 1:
+        raise BenchmarkError(next(iter(differing.values())))
+    return differing
 
 
-def summary(found: GpuCase, times: dict[str, list[float]]) -> dict[str, Any]:
+def summary(case: GpuCase, times: dict[str, list[float]]) -> dict[str, Any]:
     """The medians of a case; a ratio is the median over rounds of (peer's time / our time in the same round)."""
     ours = times[OURS]
     ratios = {n: round(median(t / o for t, o in zip(v, ours, strict=True)), 3) for n, v in times.items() if n != OURS}
     best = min(ratios.values()) if ratios else None
-    reached = median(ours) if found.unit == "us" else best
+    reached = median(ours) if case.unit == "us" else best
     return {
         "us": {name: round(median(values), 2) for name, values in times.items()},
         "ratios": ratios,
         "best_ratio": best,
-        "unit": found.unit,
-        "target": found.target,
-        "line": found.line,
-        "verdict": verdict(found, reached),
+        "unit": case.unit,
+        "target": case.target,
+        "line": case.line,
+        "verdict": verdict(case, reached),
     }
 
 
-def verdict(found: GpuCase, reached: float | None) -> str:
+def verdict(case: GpuCase, reached: float | None) -> str:
     """The verdict `target` (reached), `done` (between target and limit) or `not done`."""
     if reached is None:
         return "not compared"
-    sign = -1 if found.unit == "us" else 1
-    if sign * reached >= sign * found.target:
+    sign = -1 if case.unit == "us" else 1
+    if sign * reached >= sign * case.target:
         return "target"
-    return "done" if sign * reached >= sign * found.line else "not done"
+    return "done" if sign * reached >= sign * case.line else "not done"
 
 
 def show(result: dict[str, Any]) -> None:

@@ -29,6 +29,13 @@ class Stepper:
         self.state = init(self.params)
         self.batch = {name: jnp.array(a) for name, a in case.batches(cell)[0].items()}
 
+    def compile(self) -> list[float]:
+        """The loss of the first step, which compiles."""
+        return self.losses(1)
+
+    def settle(self) -> None:
+        """Nothing: XLA chose its algorithms when it compiled."""
+
     def step(self) -> None:
         self.params, self.state, self.last = self.jitted(self.params, self.state, self.batch)
 

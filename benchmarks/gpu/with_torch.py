@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.case import LEARNING_RATES
 from benchmarks.frameworks.with_torch import OPTIMIZERS, as_tensor
 from benchmarks.gpu.cases import GpuCase
 
@@ -19,44 +18,64 @@ WARM_UP = 3
 
 
 class Stepper:
+    """A step of a case.  `compile` may run beside other processes, `settle` and all that follows may not."""
+
     def __init__(self, found: GpuCase, contender: str, device: str = "cuda") -> None:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = found.peers_tf32
         case, cell, self.device = found.case, found.cell, device
         self.module = case.models["torch"](case.weights()).to(device)
         self.batch = {name: as_tensor(a).to(device) for name, a in case.batches(cell)[0].items()}
         if self.batch["x"].ndim == 4:
             self.module.to(memory_format=torch.channels_last)
             self.batch["x"] = self.batch["x"].contiguous(memory_format=torch.channels_last)
-        captured = contender.endswith("_graph")
-        options: dict[str, Any] = {"capturable": True} if captured else {}
+        self.is_captured = contender.endswith("_graph")
+        options: dict[str, Any] = {"capturable": True} if self.is_captured else {}
         self.optimizer = OPTIMIZERS[cell.optimizer](
-            self.module.parameters(), lr=LEARNING_RATES[cell.optimizer], fused=True, **options
+            self.module.parameters(), lr=cell.learning_rate, fused=True, **options
         )
         self.forward = torch.compile(self.module) if "compile" in contender else self.module
         self.half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(cell.precision)
-        self.graph = self._captured() if captured else None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.start = [p.detach().to("cpu", copy=True) for p in self.module.parameters()]  # not in the memory of steps
 
-    def _captured(self) -> torch.cuda.CUDAGraph:
-        """Capture a whole step in one graph; the weights are restored after the warm-up steps."""
-        start = [p.detach().clone() for p in self.module.parameters()]
+    def compile(self) -> list[float]:
+        """Take a first step, which is undone.  cuDNN must not choose algorithms by their time while others use the GPU;
+        its choices are kept apart by `deterministic`, so `settle` makes new ones.
+        """
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
+        self._step()
+        self.last.item()
+        self._restore()
+        self.optimizer.zero_grad(set_to_none=True)
+        del self.last
+        torch.cuda.empty_cache()
+        return []
+
+    def settle(self) -> None:
+        """Let cuDNN choose its algorithms by time, and capture a whole step in one graph if this contender does."""
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = True, False
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(WARM_UP):
                 self._step()
         torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph):
-            self._step()
+        torch.cuda.reset_peak_memory_stats()  # trials of algorithms take memory that steps do not
+        if self.is_captured:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self._step()
+        self._restore()
+
+    def _restore(self) -> None:
+        """The weights and optimizer states of the start, in place."""
         with torch.no_grad():
-            for parameter, value in zip(self.module.parameters(), start, strict=True):
+            for parameter, value in zip(self.module.parameters(), self.start, strict=True):
                 parameter.copy_(value)
             for state in self.optimizer.state.values():
                 for value in state.values():
                     value.zero_()
-        return graph
 
     def _step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -94,10 +113,13 @@ class Stepper:
 class Update(Stepper):
     """Measures AdamW alone, on given weights and gradients."""
 
+    def __init__(self, found: GpuCase, contender: str) -> None:
+        super().__init__(found, contender)
+        self.gradients = [torch.full_like(parameter, 1e-3) for parameter in self.module.parameters()]
+
     def _step(self) -> None:
-        for parameter in self.module.parameters():
-            if parameter.grad is None:
-                parameter.grad = torch.full_like(parameter, 1e-3)
+        for parameter, gradient in zip(self.module.parameters(), self.gradients, strict=True):
+            parameter.grad = gradient  # not a part of the graph, which would otherwise fill it in every replay
         self.optimizer.step()
         self.last = self.optimizer.state[next(self.module.parameters())]["step"]
 

@@ -22,6 +22,8 @@ PAUSE = 1e-3  # seconds between two polls of a sleeping host
 class Stepper:
     """Launches the graph of a step repeatedly over one batch on the GPU, as for the peers."""
 
+    import_seconds: float | None = None  # from the network's description to its graph
+
     def __init__(self, found: GpuCase, contender: str) -> None:
         self.session = self.build(found)
         for name, value in found.case.weights().items():
@@ -29,8 +31,11 @@ class Stepper:
         self.batch = found.case.batches(found.cell)[0]
 
     def build(self, found: GpuCase) -> ws.Session:
+        began = time.perf_counter()
+        graph = found.case.models["wholestep"]()
+        self.import_seconds = time.perf_counter() - began
         return ws.build_session(
-            found.case.models["wholestep"](),
+            graph,
             optimizer=optimizer_of(found.cell),
             batch_size=found.cell.batch,
             seed=0,
@@ -39,8 +44,29 @@ class Stepper:
             memory=found.memory,
         )
 
+    def compile(self) -> list[float]:
+        """The loss of the first step, which builds whatever the session left to it."""
+        return self.losses(1)
+
+    def settle(self) -> None:
+        """Nothing: the plan is fixed."""
+
     def losses(self, count: int) -> list[float]:
         return [float(self.session.step(**self.batch).loss) for _ in range(count)]
+
+    def slow_kernels(self) -> list[dict[str, Any]]:
+        """Kernels that take several times their price, those that lose most time first, and why."""
+        profile = self.session.profile(self.batch, steps=3)
+        return [
+            {
+                "kernel": k.kernel,
+                "us": round(1e6 * k.seconds, 1),
+                "price_us": round(1e6 * k.expected, 1),
+                "name": k.name,
+                "why": (profile.advice or {}).get((k.program, k.kernel), ""),
+            }
+            for k in profile.slow
+        ]
 
     def measure(self, steps: int) -> float:
         """Seconds of queued launches with one wait of the host at the end."""
@@ -158,4 +184,5 @@ def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_cou
 
 
 def start(found: GpuCase, contender: str) -> Stepper:
-    return {"step": Stepper, "epochs": EpochStepper, "update": Update}[found.kind](found, contender)
+    kinds = {"step": Stepper, "network": Stepper, "epochs": EpochStepper, "update": Update}
+    return kinds[found.kind](found, contender)

@@ -49,12 +49,14 @@ def test_nothing_is_said_about_peers_that_were_not_asked() -> None:
 def test_a_contender_that_trains_another_network_is_refused(loss: float) -> None:
     with pytest.raises(BenchmarkError, match=r"step 1: the loss of jax .* do not train the same network"):
         run.check_same_work(CASES["mlp_b32_adam"], {OURS: [2.3, 2.2], "jax": [2.3, loss]})
+    three = {OURS: [2.3, 2.2], "jax": [2.3, loss], "torch_graph": [2.3, 2.2]}
+    assert list(run.check_same_work(CASES["mlp_b32_adam"], three)) == ["jax"]
 
 
 def test_without_a_gpu_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BenchmarkError, match="needs an NVIDIA GPU"):
-        run.run(["mlp_b32_adam"], 1)
+        run.run([CASES["mlp_b32_adam"]], run.Rounds(1))
 
 
 @pytest.mark.parametrize("found", CASES.values(), ids=CASES)
@@ -94,30 +96,40 @@ def test_what_is_measured_of_our_own_calls(monkeypatch: pytest.MonkeyPatch) -> N
             "three epochs of three steps, and one before each run"
         )
         assert small.program._gpu.watch is None
+        assert all(k["us"] > 5 * k["price_us"] and k["name"] for k in small.slow_kernels())
+
+
+class Answering:
+    """A contender that takes 10 us a step."""
+
+    def __init__(self, name: str, case: str, *given: object, **more: object) -> None:
+        self.name, self.case = name, case
+
+    def ask(self, do: str, **given: Any) -> dict[str, Any]:
+        return {
+            "compile": {"first_step_s": 1.0, "import_s": 0.5 if self.name == OURS else None},
+            "start": {"losses": [2.3] * given.get("steps", 0)},
+            "measure": {"seconds": given.get("steps", 0) * 1e-5},
+            "held": {"device_bytes": 2**30},
+            "slow": {"slow_kernels": [{"kernel": 7, "us": 500.0, "price_us": 5.0, "name": "conv"}]},
+        }[do]
+
+    def close(self) -> None:
+        pass
 
 
 def test_what_is_said_about_our_own_calls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked = list[dict[str, Any]]()
 
-    class Answering:
-        def __init__(self, name: str, *given: object, **more: object) -> None:
-            self.name = name
-
+    class Recording(Answering):
         def ask(self, do: str, **given: Any) -> dict[str, Any]:
             asked.append({"do": do, **given})
-            return {
-                "first_step_s": 1.0,
-                "losses": [2.3],
-                "seconds": given.get("steps", 0) * 1e-5,
-                "device_bytes": 2**30,
-            }
+            return super().ask(do, **given)
 
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(run, "Contender", Answering)
+    monkeypatch.setattr(run, "Contender", Recording)
     monkeypatch.setattr(run, "clocks", lambda: {"name": "a GPU"})
-    results = run.run(["mlp_b32_adam", "mlp_b32_adam_epochs", "gpt2_adamw_update"], 1, peers=())
+    cases = [CASES[name] for name in ("mlp_b32_adam", "mlp_b32_adam_epochs", "gpt2_adamw_update")]
+    results = run.run(cases, run.Rounds(1, peers=()))
     said = [cell["ours_call_us"] for cell in results["cells"].values()]
     assert [list(each) for each in said] == [
         ["calls", "host", "host_after_wait", "host_copy"],

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import wholestep
-from wholestep.cli import doctor, launch, plans, running, timing
+from wholestep.cli import doctor, launch, linting, plans, running, timing
 from wholestep.cli.shared import warning_text
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command()(running.train)
 app.command(context_settings=launch.PASSED_ON)(launch.launch)
 app.command()(running.evaluate)
 app.command()(running.predict)
+app.command()(linting.lint)
 app.command()(timing.trace)
 app.command()(timing.bench)
 app.command()(doctor.doctor)

@@ -80,8 +80,7 @@ def _without_own_lines(text: str) -> str:
 def parse_settings(
     items: Sequence[str], device: str | None = None, precision: str | None = None, memory: str | None = None
 ) -> dict[str, Any]:
-    """`["optimizer.lr=3e-4", "name=x"]` by name, `--device`, `--precision` and `--memory` too; values are JSON, else
-    text."""
+    """`["optimizer.lr=3e-4"]` and the options as settings by name; values are JSON, else text."""
     options = {"device": device, "precision": precision, "memory": memory}
     settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for item in items:

@@ -22,6 +22,7 @@ from wholestep.records import dataclass
 
 if TYPE_CHECKING:
     from wholestep.compiler.ir.types import DType
+    from wholestep.compiler.plan.model.kernel import Plan
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,9 @@ class Target:
     stored: frozenset[str] = frozenset()  # storage-only dtypes: the target's passes widen them before computing
     # The function that plans for it, "package.module:function".
     planner: str = "wholestep.compiler.plan.memory.sequential_schedule:make_plan"
+    # The function that finds kernels whose schedule is slow for their work, "package.module:function": plan -> kernel
+    # id -> why.  "": the target has no such estimate.
+    advice: str = ""
     blocks_columns: bool = False  # are matrices among states and products stored in blocks of columns, not in rows?
     lowering: Lowering = Lowering()
     fusion: Fusion = Fusion()
@@ -137,6 +141,14 @@ class Target:
     def family(self) -> str:
         """The part of the name before the slash."""
         return self.name.partition("/")[0]
+
+    def slow_kernels(self, plan: Plan) -> Mapping[int, str]:
+        """Kernel id -> why its schedule takes several times the price of its work."""
+        if not self.advice:
+            return {}
+        module, _, name = self.advice.partition(":")
+        found: Mapping[int, str] = getattr(importlib.import_module(module), name)(plan)
+        return found
 
     def __str__(self) -> str:
         return self.name

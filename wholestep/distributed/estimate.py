@@ -67,9 +67,7 @@ class WorkersReport(PlanReport):
 
     @property
     def efficiency(self) -> float:
-        """The fraction of a step in which a rank computes: the throughput of n ranks over n times that of a single
-        rank.
-        """
+        """The fraction of a step in which a rank computes."""
         return self.compute_seconds / self.step_seconds if self.step_seconds else 1.0
 
     def __str__(self) -> str:

@@ -62,9 +62,7 @@ class Workers:
         self._need_axes()
 
     def _need_axes(self) -> None:
-        """Derive the missing numbers of count = data * model; with `model` alone, the number of processes determines
-        count.
-        """
+        """Derive what is missing of count = data * model; with `model` alone, the launcher determines count."""
         if self.data is None and (self.model is None or self.count is None):
             return
         product = (self.data or 1) * (self.model or 1)

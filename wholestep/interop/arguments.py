@@ -92,9 +92,7 @@ def accept_foreign_arguments(function: F) -> F:
 
 
 def _inplace(self: object, *inplace: bool) -> None:
-    """The `inplace` argument of torch's `ReLU(True)`; it is ignored, since the memory planner decides what is
-    overwritten.
-    """
+    """torch's `ReLU(True)`: the argument is ignored, since the memory planner decides what is overwritten."""
     if inplace not in ((), (True,), (False,)):
         fail(UsageError, f"{type(self).__name__}() takes nothing; received {', '.join(map(repr, inplace))}.")
 

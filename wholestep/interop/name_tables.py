@@ -22,6 +22,12 @@ class Only:
     text: str
 
 
+def paths(names: str, home: str = "ws.") -> dict[str, str]:
+    """Names as in `same` of a table: `"exp cat=concat"` is {"exp": "ws.exp", "cat": "ws.concat"}."""
+    pairs = ((theirs, ours or theirs) for theirs, _, ours in (word.partition("=") for word in names.split()))
+    return {theirs: home + ours for theirs, ours in pairs}
+
+
 # Sentences that several tables use.
 CELL = "one step of a loop of your own is written with ws.scan; whole layers are ws.nn.LSTM, ws.nn.GRU, ws.nn.RNN"
 RANKS = (
@@ -82,12 +88,12 @@ _READ = "keep the tensor, tensor.keep(), and read session.get(tensor) after sess
 GRAPHS = NameTable(
     theirs="Luminal's Graph",
     ours="a graph",
-    say={"compile": _COMPILE, "retrieve": _READ, "get_tensor": _READ, "get_tensor_ref": _READ},
+    say={"compile": _COMPILE},
     groups=(
         ("execute execute_debug", _EXECUTE),
         ("drop drop_tensors", "memory of a step is planned: what nobody reads later is reused, and nothing is dropped"),
         ("set_tensor", "an input is an argument of session.step; a state is replaced by session.set(name, array)"),
-        ("swap_to_id no_delete", _READ),
+        ("retrieve get_tensor get_tensor_ref swap_to_id no_delete", _READ),
     ),
 )  # fmt: skip
 
@@ -97,10 +103,9 @@ SESSIONS = NameTable(
     say={
         "compile": "the session is compiled already; call session.step(**inputs)",
         "retrieve": "write session.get(tensor), of a tensor that was kept before the session was built",
-        "session_mut": "this is the session",
-        "into_session": "this is the session",
     },
     groups=(
+        ("session_mut into_session", "this is the session"),
         ("execute train_step run_step", "write session.step(**inputs)"),
         ("ForwardCPU ForwardGPU forward_cpu forward_gpu", "write session.forward(**inputs); device= of build_session "
          "says where it runs"),

@@ -105,9 +105,7 @@ def _close(package: str, name: str) -> str:
 
 
 def foreign_attribute(place: str, owner: object, name: str, what: str = "") -> Any:
-    """Resolve a missing attribute of our object: another library's method with the same meaning, or an error that says
-    what to write.
-    """
+    """Another library's method with the same meaning as a missing attribute, or an error that says what to write."""
     path = None if name.startswith("_") else path_of(place, name)
     if path is not None:
         value = resolve_path(path)

@@ -42,9 +42,7 @@ class VAE(Module):
         self.decoder = Sequential(Linear(latent, hidden, dtype=dtype), ReLU(), Linear(hidden, inputs, dtype=dtype))
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """The logits of the reconstructed rows; `noise` (batch, latent) is drawn unless given, and predictions use the
-        mean.
-        """
+        """The logits of the reconstructed rows; `noise` is drawn unless given; predictions use the mean."""
         h = self.encoder(x)
         mean, log_variance = self.mean(h), self.log_variance(h)
         add_loss(self.divergence(mean, log_variance), "divergence")

@@ -48,9 +48,7 @@ def noise_loss(errors: Tensor, *_: object) -> Tensor:
 
 
 class Diffusion(Module):
-    """Maps images (batch, channels, image, image), with values of about -1 to 1, to the error of the predicted noise,
-    (batch,).
-    """
+    """Maps images (batch, channels, image, image) of about -1 to 1 to the error of the predicted noise, (batch,)."""
 
     def __init__(self, net: DenoisingUNet, image: int, channels: int, steps: int) -> None:
         positive("diffusion", image=image, channels=channels, steps=steps)
@@ -62,9 +60,7 @@ class Diffusion(Module):
         self.kept = np.cumprod(1.0 - self.betas)
 
     def forward(self, x: Tensor, times: Tensor | None = None, noise: Tensor | None = None) -> Tensor:
-        """The squared error of the predicted noise (algorithm 1); `times` (batch,) and `noise`, of x's shape, are drawn
-        unless given.
-        """
+        """The squared error of the predicted noise (algorithm 1); `times` and `noise` are drawn unless given."""
         t = random_integers(x, (x.shape[0],), 0, self.steps) if times is None else times
         e = random_normal(x, x.shape, dtype=x.dtype) if noise is None else noise
         image, rest = (

@@ -48,9 +48,7 @@ class KeyValueCache:
         return iota((time, self.capacity), 1) <= self.positions(time).reshape((time, 1))
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys and values of this step, (batch, heads, time, d), and return all so far, (batch, heads, capacity,
-        d).
-        """
+        """Store keys and values (batch, heads, time, d); return all so far, (batch, heads, capacity, d)."""
         self._calls += 1
         return self._cache_entry(f"cache.{self._calls - 1}.k", k), self._cache_entry(f"cache.{self._calls - 1}.v", v)
 
@@ -106,9 +104,7 @@ class Sampling:
 
     @staticmethod
     def _nucleus(shares: np.ndarray[Any, Any], p: float) -> np.ndarray[Any, Any]:
-        """Nucleus sampling (arXiv:1904.09751): keep the most probable tokens that together reach p, and set the others
-        to 0.
-        """
+        """Nucleus sampling (arXiv:1904.09751): the most probable tokens that together reach p; the others are 0."""
         order = np.argsort(-shares, -1, kind="stable")
         ranked = np.take_along_axis(shares, order, -1)
         outside = ranked.cumsum(-1) - ranked >= p

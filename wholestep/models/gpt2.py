@@ -53,9 +53,7 @@ def gpt2(
 
 
 class GPT2(LanguageModel):
-    """Maps tokens (batch, time) to scores of the next token, (batch, time, vocabulary); with a cache, only for the last
-    position.
-    """
+    """Tokens (batch, time) -> scores of the next token (batch, time, vocabulary); with a cache, of the last one."""
 
     def __init__(
         self,

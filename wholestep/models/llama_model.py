@@ -93,9 +93,7 @@ class RotaryScaling:
 
 
 class Llama(LanguageModel):
-    """Maps tokens (batch, time) to scores of the next token, (batch, time, vocabulary); with a cache, only for the last
-    position.
-    """
+    """Tokens (batch, time) -> scores of the next token (batch, time, vocabulary); with a cache, of the last one."""
 
     def __init__(
         self,

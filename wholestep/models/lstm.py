@@ -1,5 +1,4 @@
-"""An LSTM language model: "Recurrent neural network based language model", Mikolov et al. 2010, with LSTM layers as in
-"Recurrent neural network regularization", Zaremba et al. 2014 (arXiv:1409.2329)."""
+"""An LSTM language model as in "Recurrent neural network regularization", Zaremba et al. 2014 (arXiv:1409.2329)."""
 
 from __future__ import annotations
 
@@ -34,9 +33,7 @@ def lstm_lm(
 
 
 class LSTMLanguageModel(LanguageModel):
-    """Maps tokens (batch, time) to scores of the next token, (batch, time, vocabulary); with a cache, only for the last
-    position.
-    """
+    """Tokens (batch, time) -> scores of the next token (batch, time, vocabulary); with a cache, of the last one."""
 
     context = 2**20  # the most tokens that `generate` may produce; an LSTM has no limit of its own
 

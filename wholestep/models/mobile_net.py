@@ -55,9 +55,7 @@ class MobileNetV2(Module):
 
 
 class InvertedResidual(Module):
-    """An inverted residual block: a 1 x 1 expansion, a depthwise convolution, and a linear 1 x 1 projection (section
-    3.3).
-    """
+    """An inverted residual: a 1 x 1 expansion, a depthwise convolution, a linear 1 x 1 projection (section 3.3)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int, dtype: object) -> None:
         inner = inputs * expansion

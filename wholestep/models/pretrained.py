@@ -151,9 +151,7 @@ Names = Sequence[tuple[str, str | None]]
 
 @dataclass(frozen=True)
 class Architecture:
-    """An entry for a `model_type`: how to build the model and rename its arrays; all matching patterns are applied, in
-    order.
-    """
+    """How to build a `model_type` and rename its arrays; all matching patterns are applied, in order."""
 
     build: Callable[[Config, object], Module]
     layer: str  # regular expression that captures the layer number in array names

@@ -139,9 +139,7 @@ class BasicBlock(Module):
 
 
 class Bottleneck(Module):
-    """A bottleneck block: a 1 x 1 convolution to fewer channels, a 3 x 3 convolution, a 1 x 1 convolution back, and the
-    shortcut.
-    """
+    """A 1 x 1 convolution to fewer channels, a 3 x 3 convolution, a 1 x 1 convolution back, and the shortcut."""
 
     expansion = 4
 

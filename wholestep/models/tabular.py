@@ -77,9 +77,7 @@ class Tabular(Module):
             self.in_units = True
 
     def make(self, width: int, categories: int, entries: int, texts: int, words: int, outputs: int) -> None:
-        """Build the layers: so many columns of numbers, of categories and of text, and the sizes of the embedding
-        tables.
-        """
+        """Build the layers for so many columns of numbers, categories and text, and sizes of embedding tables."""
         inputs = width + self.embedding * (categories + texts)
         if categories:
             self.categories = Embedding(entries, self.embedding)

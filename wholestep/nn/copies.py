@@ -6,6 +6,8 @@ import copy
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from wholestep.compiler.frontend.trace import bind_value
+
 if TYPE_CHECKING:
     from wholestep.nn.module.module import Module
 
@@ -13,9 +15,7 @@ _is_equal: ContextVar[bool] = ContextVar("_is_equal", default=True)
 
 
 def prepare_copy(module: Module) -> None:
-    """Called before a module is copied or pickled: original and copy get the same initial weights, unless the copies
-    are independent.
-    """
+    """Before a module is copied or pickled: original and copy get the same initial weights, unless independent."""
     if _is_equal.get():
         from wholestep.steps.states import pin_origins
 
@@ -23,11 +23,6 @@ def prepare_copy(module: Module) -> None:
 
 
 def independent_copies(module: Module, count: int) -> list[Module]:
-    """Independent copies of a module that is not initialized yet: the weights of each are drawn by its own name in the
-    network.
-    """
-    token = _is_equal.set(False)
-    try:
+    """Independent copies of a module without values: the weights of each are drawn by its own name in the network."""
+    with bind_value(_is_equal, False):
         return [copy.deepcopy(module) for _ in range(count)]
-    finally:
-        _is_equal.reset(token)

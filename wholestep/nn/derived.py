@@ -10,9 +10,7 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to recreate a class: `factory(*arguments)` returns it; arguments that are such classes are recipes
-    themselves.
-    """
+    """`factory(*arguments)` recreates a class; arguments that are such classes are recipes themselves."""
 
     factory: Callable[..., type]
     arguments: tuple[Any, ...]

@@ -125,18 +125,13 @@ def batch_norm(
 ) -> Tensor:
     """`ws.batch_norm`: training steps use the statistics of the batch, all others the running statistics."""
     if training is False and running_mean is not None and running_var is not None:
-        shape = (x.shape[1], *[1] * (x.ndim - 2))
-        scale = primitives.recip(primitives.sqrt(running_var + eps))
-        y = (x - running_mean.reshape(shape)) * scale.reshape(shape)
-        y = y if weight is None else y * as_tensor(weight).reshape(shape)
-        return y if bias is None else y + as_tensor(bias).reshape(shape)
+        affine = (None if p is None else as_tensor(p) for p in (weight, bias))
+        return composites.normalize_by(x, running_mean, running_var, eps, *affine)
     return composites.batch_norm(x, weight, bias, running_mean, running_var, momentum=momentum, eps=eps)
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """`ws.pad` with PyTorch's argument: (before, after) of each axis from the last one on, e.g. (left, right, top,
-    bottom).
-    """
+    """`ws.pad` with pairs (before, after) from the last axis on, as in PyTorch: (left, right, top, bottom)."""
     if len(pad) % 2 or len(pad) // 2 > x.ndim:
         fail(ShapeError, f"pad: pairs (before, after) for at most {x.ndim} axes; received {tuple(pad)}.")
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
@@ -201,9 +196,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """`ws.losses.cross_entropy` with the classes on axis 1 or on the last axis; targets are class indices or
-    probabilities.
-    """
+    """`ws.losses.cross_entropy`, classes on axis 1 or the last; targets are class indices or probabilities."""
     return classification.cross_entropy(
         x, target, ignore_index, reduction, label_smoothing=label_smoothing, class_weight=weight
     )

@@ -75,9 +75,7 @@ def normal_(tensor: Any, mean: float = 0.0, std: float = 1.0) -> Any:
 
 
 def uniform_(tensor: Any, a: float = 0.0, b: float = 1.0) -> Any:
-    """Initialize with uniformly distributed numbers in [a, b).  Example: `ws.nn.init.uniform_(layer.weight,
-    -0.1, 0.1)`.
-    """
+    """Initialize with uniform numbers in [a, b).  Example: `ws.nn.init.uniform_(layer.weight, -0.1, 0.1)`."""
     return _begin(tensor, initializers.uniform(a, b), "uniform_")
 
 
@@ -97,17 +95,13 @@ def xavier_normal_(tensor: Any, gain: float = 1.0) -> Any:
 
 
 def kaiming_uniform_(tensor: Any, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Any:
-    """Initialize with `ws.init.kaiming_uniform`, also for other activations.  Example:
-    `ws.nn.init.kaiming_uniform_(layer.weight)`.
-    """
+    """`ws.init.kaiming_uniform`, also for other activations.  Example: `ws.nn.init.kaiming_uniform_(layer.weight)`."""
     bound = math.sqrt(3.0) * calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode))
     return _begin(tensor, initializers.uniform(-bound, bound), "kaiming_uniform_")
 
 
 def kaiming_normal_(tensor: Any, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Any:
-    """Initialize with `ws.init.kaiming_normal`, also for other activations.  Example:
-    `ws.nn.init.kaiming_normal_(layer.weight)`.
-    """
+    """`ws.init.kaiming_normal`, also for other activations.  Example: `ws.nn.init.kaiming_normal_(layer.weight)`."""
     std = calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode))
     return _begin(tensor, initializers.normal(0.0, std), "kaiming_normal_")
 
@@ -122,9 +116,7 @@ def _fan(tensor: Any, mode: str) -> int:
 
 
 def orthogonal_(tensor: Any, gain: float = 1.0) -> Any:
-    """Initialize with `ws.init.orthogonal`: orthonormal rows, or columns if there are fewer.  Example:
-    `ws.nn.init.orthogonal_(layer.weight)`.
-    """
+    """Orthonormal rows, or columns if there are fewer.  Example: `ws.nn.init.orthogonal_(layer.weight)`."""
     return _begin(tensor, initializers.orthogonal(gain), "orthogonal_")
 
 
@@ -156,9 +148,7 @@ _GAINS = {
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor by which the initial weights of a layer are larger before an activation.  Example:
-    `ws.nn.init.calculate_gain("relu")` is √2.
-    """
+    """The factor for initial weights before an activation.  Example: `ws.nn.init.calculate_gain("relu")` is √2."""
     if nonlinearity == "leaky_relu":
         return math.sqrt(2.0 / (1.0 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:

@@ -343,13 +343,8 @@ class Graph:
 
     def toposort(self) -> list[Node]:
         """All nodes that outputs, updates and kept tensors depend on, in topological order."""
-        roots = [
-            *self._leaves["input"].values(),
-            *self._outputs.values(),
-            *self._updates.values(),
-            *self._kept.values(),
-        ]
-        return toposort(roots)
+        parts = (self._leaves["input"], self._outputs, self._updates, self._kept)
+        return toposort([node for part in parts for node in part.values()])
 
     to_ir = graph_outputs.to_ir
 

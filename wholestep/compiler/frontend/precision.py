@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
-from wholestep.compiler.frontend.trace import fail, record
+from wholestep.compiler.frontend.trace import bind_value, fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.errors import OptionError
 
 TF32 = "tf32"  # float32 storage; GPU matmuls may round operands to TF32, which the target decides
+TF32_CONVOLUTIONS = "tf32conv"  # the variant of a target in which convolutions alone do, as in PyTorch by default
 PRECISIONS = {"float32": float32, TF32: float32, "bfloat16": bfloat16, "float16": float16}  # accepted by `precision=`
 
 _IN_FLOAT32: ContextVar[bool] = ContextVar("in_float32", default=False)
 
 
 def as_precision(value: object) -> DType:
-    """The dtype of the operands of matmuls and convolutions."""
+    """The dtype of the operands of matmuls and convolutions; float32 for None."""
+    if value is None:
+        return float32
     if isinstance(value, DType) and value.name in PRECISIONS:
         return value
     if not isinstance(value, str) or value not in PRECISIONS:
@@ -40,14 +42,9 @@ def half_parameter_error(what: str) -> str:
     )
 
 
-@contextmanager
-def pin_float32() -> Iterator[None]:
+def pin_float32() -> AbstractContextManager[None]:
     """Matmuls and convolutions recorded inside stay in float32."""
-    token = _IN_FLOAT32.set(True)
-    try:
-        yield
-    finally:
-        _IN_FLOAT32.reset(token)
+    return bind_value(_IN_FLOAT32, True)
 
 
 def matmul_operand(node: Node) -> Node:

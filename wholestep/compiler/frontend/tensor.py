@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -23,6 +23,28 @@ if TYPE_CHECKING:
 
 Axes = int | Sequence[int] | None
 Operand: TypeAlias = "Tensor | Literal"
+
+
+def _operator(op: str) -> tuple[Callable[[Tensor, Operand], Tensor], Callable[[Tensor, Operand], Tensor]]:
+    """An elementwise op as the methods `x ∘ y` and, with the operands swapped, `y ∘ x`."""
+
+    def forward(self: Tensor, other: Operand) -> Tensor:
+        return pointwise(op, self, other)
+
+    def right_hand(self: Tensor, other: Operand) -> Tensor:
+        return pointwise(op, other, self)
+
+    return forward, right_hand
+
+
+def _method(op: str) -> Callable[[Tensor], Tensor]:
+    """An elementwise op of one tensor as a method of its name."""
+
+    def method(self: Tensor) -> Tensor:
+        return self._unary(op)
+
+    method.__name__, method.__qualname__ = op, f"Tensor.{op}"
+    return method
 
 
 class Tensor(TracedValue):
@@ -75,35 +97,13 @@ class Tensor(TracedValue):
 
     # -- arithmetic ----------------------------------------------------------------------------------------------
 
-    def __add__(self, other: Operand) -> Tensor:
-        return pointwise("add", self, other)
-
-    def __radd__(self, other: Operand) -> Tensor:
-        return pointwise("add", other, self)
-
-    def __sub__(self, other: Operand) -> Tensor:
-        return pointwise("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Tensor:
-        return pointwise("sub", other, self)
-
-    def __mul__(self, other: Operand) -> Tensor:
-        return pointwise("mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Tensor:
-        return pointwise("mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Tensor:
-        return pointwise("div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Tensor:
-        return pointwise("div", other, self)
-
-    def __mod__(self, other: Operand) -> Tensor:
-        return pointwise("mod", self, other)
-
-    def __rmod__(self, other: Operand) -> Tensor:
-        return pointwise("mod", other, self)
+    __add__, __radd__ = _operator("add")
+    __sub__, __rsub__ = _operator("sub")
+    __mul__, __rmul__ = _operator("mul")
+    __truediv__, __rtruediv__ = _operator("div")
+    __mod__, __rmod__ = _operator("mod")
+    __lshift__, __rlshift__ = _operator("left_shift")
+    __rshift__, __rrshift__ = _operator("right_shift")
 
     def __floordiv__(self, other: Operand) -> Tensor:
         from wholestep.compiler.frontend.functions.elementwise import floor_divide
@@ -144,24 +144,9 @@ class Tensor(TracedValue):
 
     # -- comparisons and logic: bool tensors ---------------------------------------------------------------------
 
-    def __lt__(self, other: Operand) -> Tensor:
-        return pointwise("less", self, other)
-
-    def __le__(self, other: Operand) -> Tensor:
-        return pointwise("less_equal", self, other)
-
-    def __gt__(self, other: Operand) -> Tensor:
-        return pointwise("less", other, self)
-
-    def __ge__(self, other: Operand) -> Tensor:
-        return pointwise("less_equal", other, self)
-
-    def __eq__(self, other: Operand) -> Tensor:  # type: ignore[override]
-        return pointwise("equal", self, other)
-
-    def __ne__(self, other: Operand) -> Tensor:  # type: ignore[override]
-        return pointwise("not_equal", self, other)
-
+    __lt__, __gt__ = _operator("less")
+    __le__, __ge__ = _operator("less_equal")
+    __eq__, __ne__ = _operator("equal")[0], _operator("not_equal")[0]  # type: ignore[assignment]
     __hash__ = object.__hash__
 
     def __and__(self, other: Operand) -> Tensor:
@@ -177,18 +162,6 @@ class Tensor(TracedValue):
 
     def __invert__(self) -> Tensor:
         return self ^ (255 if self.dtype == uint8 else -1) if self.dtype.is_integer else self._unary("logical_not")
-
-    def __lshift__(self, other: Operand) -> Tensor:
-        return pointwise("left_shift", self, other)
-
-    def __rlshift__(self, other: Operand) -> Tensor:
-        return pointwise("left_shift", other, self)
-
-    def __rshift__(self, other: Operand) -> Tensor:
-        return pointwise("right_shift", self, other)
-
-    def __rrshift__(self, other: Operand) -> Tensor:
-        return pointwise("right_shift", other, self)
 
     # -- reductions: functions/reductions.py -----------------------------------------------------------------------
 
@@ -247,41 +220,9 @@ class Tensor(TracedValue):
 
     # -- pointwise methods ---------------------------------------------------------------------------------------
 
-    def exp(self) -> Tensor:
-        return self._unary("exp")
-
-    def exp2(self) -> Tensor:
-        return self._unary("exp2")
-
-    def log(self) -> Tensor:
-        return self._unary("log")
-
-    def log2(self) -> Tensor:
-        return self._unary("log2")
-
-    def sin(self) -> Tensor:
-        return self._unary("sin")
-
-    def cos(self) -> Tensor:
-        return self._unary("cos")
-
-    def sqrt(self) -> Tensor:
-        return self._unary("sqrt")
-
-    def recip(self) -> Tensor:
-        return self._unary("recip")
-
-    def abs(self) -> Tensor:
-        return self._unary("abs")
-
-    def relu(self) -> Tensor:
-        return self._unary("relu")
-
-    def sigmoid(self) -> Tensor:
-        return self._unary("sigmoid")
-
-    def tanh(self) -> Tensor:
-        return self._unary("tanh")
+    exp, exp2, log, log2 = _method("exp"), _method("exp2"), _method("log"), _method("log2")
+    sin, cos, sqrt, recip = _method("sin"), _method("cos"), _method("sqrt"), _method("recip")
+    abs, relu, sigmoid, tanh = _method("abs"), _method("relu"), _method("sigmoid"), _method("tanh")
 
     add, mul, mod = __add__, __mul__, __mod__
     less_than = __lt__

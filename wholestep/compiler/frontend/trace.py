@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn, TypeVar
 
@@ -16,6 +16,7 @@ from wholestep.lazy import interop
 _MARK = "\n  at "
 
 E = TypeVar("E", bound=WholestepError)
+T = TypeVar("T")
 
 LOSS, METRICS, UPDATE = "(loss)", "(metrics)", "(update)"  # pseudo-layers: nodes that belong to no module
 _LAYER: ContextVar[str] = ContextVar("layer", default="")
@@ -23,23 +24,23 @@ _LINE: ContextVar[SourceLine | None] = ContextVar("place", default=None)
 
 
 @contextmanager
-def record_for_layer(layer: str) -> Iterator[None]:
+def bind_value(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Inside the context, a context variable has this value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def record_for_layer(layer: str) -> AbstractContextManager[None]:
     """Nodes recorded inside are attributed to a layer (the path of a module) or to a pseudo-layer such as `(loss)`."""
-    token = _LAYER.set(layer)
-    try:
-        yield
-    finally:
-        _LAYER.reset(token)
+    return bind_value(_LAYER, layer)
 
 
-@contextmanager
-def record_at_line(line: SourceLine | None) -> Iterator[None]:
+def record_at_line(line: SourceLine | None) -> AbstractContextManager[None]:
     """Nodes and errors inside get this source line, such as a line of a network that is being imported."""
-    token = _LINE.set(line)
-    try:
-        yield
-    finally:
-        _LINE.reset(token)
+    return bind_value(_LINE, line)
 
 
 def layer_path(inner: str) -> str:

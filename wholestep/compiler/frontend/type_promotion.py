@@ -102,13 +102,9 @@ def _literal(value: Literal, dtype: DType) -> Node:
     return constant(value, dtype)
 
 
-def _is_array(value: object) -> bool:
-    return isinstance(value, np.ndarray) and value.ndim > 0
-
-
 def promote(op: str, values: Sequence[Node | Literal]) -> list[Node]:
     """The operands as nodes of one dtype: that of the strongly typed ones."""
-    nodes = [constant(v, natural_dtype(v)) if _is_array(v) else v for v in values]
+    nodes = [constant(v, natural_dtype(v)) if isinstance(v, np.ndarray) and v.ndim > 0 else v for v in values]
     strong = [n for n in nodes if isinstance(n, Node) and not is_weak(n)]
     dtype = _common_dtype(op, strong) if strong else _weak_dtype(nodes)
     return [convert(n, dtype) if isinstance(n, Node) else _literal(n, dtype) for n in nodes]

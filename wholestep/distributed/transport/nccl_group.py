@@ -44,9 +44,7 @@ def take_gpu(workers: Workers) -> None:
 
 
 def join_gpus(workers: Workers, control: RankGroup | None, number: int) -> NcclGroup | NcclGrid | None:
-    """The NCCL group in which this rank uses the GPU with this number; None for a single process that did not request
-    NCCL.
-    """
+    """The NCCL group of the rank that uses a GPU; None for a single process that did not request NCCL."""
     if control is None and workers.engine != "nccl":
         return None
     if number not in _joined:
@@ -123,9 +121,7 @@ class NcclGroup:
     # -- who they are ----------------------------------------------------------------------------------------------
 
     def _machine(self, rank: int) -> str:
-        """An id of the machine: the boot id of its kernel, which containers of one machine share as they share its
-        GPUs.
-        """
+        """The boot id of a rank's machine, which containers share as they share its GPUs."""
         return "" if self._control is None else self._control.ranks[rank].machine.partition(" ")[0]
 
     def _describe_rank(self, rank: int) -> str:
@@ -232,9 +228,7 @@ class NcclGroup:
             self._leave(self.communicator.close)
 
     def _leave(self, call: Callable[[], None]) -> None:
-        """Leave with `call`, in bounded time; CUDA graphs with collectives are dropped first, since NCCL waits for
-        them.
-        """
+        """Leave with `call`, in bounded time; CUDA graphs with collectives, for which NCCL waits, are dropped first."""
         self._gpu.watch = None
         for user in list(self.users):
             user.forget_graphs()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wholestep.interop.name_tables import CELL, PRECISION, RANKS, NameTable
+from wholestep.interop.name_tables import CELL, PRECISION, RANKS, NameTable, paths
 
 _IMAGE = "images are changed as data: ws.DataLoader(..., transform=[ws.data.Flip(), ws.data.Crop(4)])"
 _TABLE = "prepare data with NumPy beforehand, np.unique(y, return_inverse=True) numbers categories"
@@ -14,14 +14,8 @@ KERAS = NameTable(
     theirs="keras",
     ours="ws",
     same={
-        "Sequential": "ws.nn.Sequential",
-        "Layer": "ws.nn.Module",
-        "Model": "ws.nn.Module",
-        "Loss": "ws.losses.Loss",
-        "Metric": "ws.metrics.Metric",
-        "layers": "ws.nn",
-        "optimizers": "ws.optim",
-        "initializers": "ws.init",
+        **paths("Sequential=nn.Sequential Layer=nn.Module Model=nn.Module Loss=losses.Loss Metric=metrics.Metric"),
+        **paths("layers=nn optimizers=optim initializers=init"),
         "Initializer": "wholestep.compiler.ir.attrs:Initializer",
     },
     say={
@@ -62,12 +56,7 @@ KERAS = NameTable(
 KERAS_LAYERS = NameTable(
     theirs="keras.layers",
     ours="ws.nn",
-    same={
-        "Layer": "ws.nn.Module",
-        "Model": "ws.nn.Module",
-        "LayerNormalization": "ws.nn.LayerNorm",
-        "RMSNormalization": "ws.nn.RMSNorm",
-    },
+    same=paths("Layer=Module Model=Module LayerNormalization=LayerNorm RMSNormalization=RMSNorm", "ws.nn."),
     say={
         "Dense": "write ws.nn.Linear(inputs, outputs): layers are told both sizes, and activations are layers of their own",
         "EinsumDense": "write ws.einsum(equation, x, self.weight) in forward",
@@ -174,21 +163,7 @@ METRIC_SYNONYMS: Mapping[str, str] = {
 LOSSES = NameTable(
     theirs="keras.losses, torch.nn",
     ours="ws.losses",
-    same={
-        name: f"ws.nn.{name}"
-        for name in (
-            [
-                "BCELoss",
-                "BCEWithLogitsLoss",
-                "CrossEntropyLoss",
-                "HuberLoss",
-                "L1Loss",
-                "MSELoss",
-                "NLLLoss",
-                "SmoothL1Loss",
-            ]
-        )
-    },
+    same=paths("BCELoss BCEWithLogitsLoss CrossEntropyLoss HuberLoss L1Loss MSELoss NLLLoss SmoothL1Loss", "ws.nn."),
     say={
         "BinaryCrossentropy": "give loss='bce', which takes raw scores (from_logits=True)",
         "MeanSquaredError": "give loss='mse', or ws.losses.mse",
@@ -211,17 +186,11 @@ LOSSES = NameTable(
 METRICS = NameTable(
     theirs="keras.metrics, torchmetrics",
     ours="ws.metrics",
-    same={
-        "SparseCategoricalAccuracy": "ws.metrics.Accuracy",
-        "CategoricalAccuracy": "ws.metrics.Accuracy",
-        "BinaryAccuracy": "ws.metrics.Accuracy",
-        "MeanSquaredError": "ws.metrics.MSE",
-        "MeanAbsoluteError": "ws.metrics.MAE",
-        "RootMeanSquaredError": "ws.metrics.RMSE",
-        "F1Score": "ws.metrics.F1",
-        "R2Score": "ws.metrics.R2",
-        "AUROC": "ws.metrics.RocAuc",
-    },
+    same=paths(
+        "SparseCategoricalAccuracy=Accuracy CategoricalAccuracy=Accuracy BinaryAccuracy=Accuracy MeanSquaredError=MSE "
+        "MeanAbsoluteError=MAE RootMeanSquaredError=RMSE F1Score=F1 R2Score=R2 AUROC=RocAuc",
+        "ws.metrics.",
+    ),
     say={
         "AUC": "write ws.metrics.RocAuc() (curve='ROC') or ws.metrics.AveragePrecision() (curve='PR')",
     },

@@ -96,8 +96,7 @@ class MultiHeadAttention(Module):
     def forward(
         self, x: Tensor, memory: Tensor | None = None, mask: Operand | None = None, causal: bool = False
     ) -> Tensor:
-        """Attend from x (batch, time, width) to itself, or to `memory` (batch, time', width); `causal` overrides
-        the layer's own for one call."""
+        """Attend from x (batch, time, width) to itself, or to `memory`; `causal` overrides the layer's own."""
         if memory is not None and isinstance(mask, Tensor) and mask.shape == memory.shape:
             fail(
                 UsageError,

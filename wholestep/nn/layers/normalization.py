@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend.functions.elementwise import rsqrt
-from wholestep.compiler.frontend.layers.composites import batch_norm, group_norm, layer_norm, rms_norm
+from wholestep.compiler.frontend.layers.composites import batch_norm, group_norm, layer_norm, normalize_by, rms_norm
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
@@ -46,16 +45,8 @@ class _BatchNorm(Module):
             fail(ShapeError, f"{self!r} takes {self.channels} channels, {shapes}; received {shape_text(x.shape)}.")
         mean, variance = self.running_mean, self.running_var
         if mean is not None and variance is not None and not self.__dict__.get(TRAINABLE, True):
-            return self._normalised_by(x, mean, variance)
+            return normalize_by(x, mean, variance, self.eps, self.weight, self.bias)  # neither is updated
         return batch_norm(x, self.weight, self.bias, mean, variance, self.momentum, self.eps, self.per_worker)
-
-    def _normalised_by(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Normalize with the running statistics in every step, as in evaluation; they are not updated."""
-        scale = rsqrt(variance + self.eps)
-        scale = scale if self.weight is None else scale * self.weight
-        shift = -mean * scale if self.bias is None else self.bias - mean * scale
-        each = (self.channels, *(1,) * (x.ndim - 2))
-        return x * scale.reshape(*each) + shift.reshape(*each)
 
     def options(self) -> str:
         return f"{self.channels}, eps={self.eps:g}, momentum={self.momentum:g}"
@@ -135,9 +126,7 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """Group norm: layer norm over each group of channels (axis 1) (arXiv:1803.08494).  Example: `ws.nn.GroupNorm(8,
-    64)`.
-    """
+    """Layer norm over each group of channels (axis 1) (arXiv:1803.08494).  Example: `ws.nn.GroupNorm(8, 64)`."""
 
     weight: Tensor
     bias: Tensor

@@ -40,9 +40,7 @@ class Upsample(FunctionModule, function=resize.interpolate):
 
 
 class PixelShuffle(FunctionModule, function=resize.pixel_shuffle):
-    """Moves channels into space: (N, C·r², H, W) -> (N, C, H·r, W·r) (`ws.pixel_shuffle`).  Example:
-    `ws.nn.PixelShuffle(2)`.
-    """
+    """Channels become pixels: (N, C·r², H, W) -> (N, C, H·r, W·r).  Example: `ws.nn.PixelShuffle(2)`."""
 
     def __init__(self, factor: int) -> None:
         self.factor = factor
@@ -52,9 +50,7 @@ class PixelShuffle(FunctionModule, function=resize.pixel_shuffle):
 
 
 class PixelUnshuffle(FunctionModule, function=resize.pixel_unshuffle):
-    """Moves space into channels: (N, C, H·r, W·r) -> (N, C·r², H, W) (`ws.pixel_unshuffle`).  Example:
-    `ws.nn.PixelUnshuffle(2)`.
-    """
+    """Pixels become channels: (N, C, H·r, W·r) -> (N, C·r², H, W).  Example: `ws.nn.PixelUnshuffle(2)`."""
 
     def __init__(self, factor: int) -> None:
         self.factor = factor
@@ -64,9 +60,7 @@ class PixelUnshuffle(FunctionModule, function=resize.pixel_unshuffle):
 
 
 class _Pad(Module):
-    """The base class of padding layers; `padding` is a number for all sides, (left, right) or (left, right, top,
-    bottom), as in torch.
-    """
+    """The base class of padding layers; `padding` is one number, (left, right) or (left, right, top, bottom)."""
 
     mode = "constant"
     sides: int  # how many of the last axes are padded

@@ -1,6 +1,4 @@
-"""The table encoding of a model: how columns become numbers, fitted in training, stored with the model, used by
-`predict`.
-"""
+"""The table encoding of a model: how columns become numbers, fitted in training and stored with the model."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ def encode_inputs(
 
 
 def _data_set_inputs(inputs: tuple[Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """The inputs of a data set with `len` and `[i]`, or of a part returned by `ws.data.split`; arrays are returned
-    unchanged.
-    """
+    """The inputs of a data set with `len` and `[i]`, or of a part from `ws.data.split`; arrays are unchanged."""
     from wholestep.data.sources import RowSource, inputs_of
     from wholestep.data.table import Table, names_by_position
 

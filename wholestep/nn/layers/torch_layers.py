@@ -90,9 +90,7 @@ class ParameterDict(Module):
 
 
 class Bilinear(Module):
-    """The bilinear map y = x₁ᵀ · weight · x₂ + bias; the weight is (outputs, inputs, inputs).  Example:
-    `ws.nn.Bilinear(3, 4, 5)`.
-    """
+    """x₁ᵀ · weight · x₂ + bias; the weight is (outputs, inputs, inputs).  Example: `ws.nn.Bilinear(3, 4, 5)`."""
 
     weight: Tensor
     bias: Tensor | None
@@ -132,9 +130,7 @@ class EmbeddingBag(Module):
 
 
 class CosineSimilarity(Module):
-    """The cosine similarity x · y / (‖x‖ ‖y‖) along an axis (`ws.cosine_similarity`).  Example:
-    `ws.nn.CosineSimilarity(axis=1)`.
-    """
+    """x · y / (‖x‖ ‖y‖) along an axis (`ws.cosine_similarity`).  Example: `ws.nn.CosineSimilarity(axis=1)`."""
 
     def __init__(self, axis: int = 1, eps: float = 1e-8) -> None:
         self.axis, self.eps = axis, eps

@@ -1,6 +1,4 @@
-"""The names under which the function of a step refers to its modules: variables, attributes, entries of lists and
-dicts.
-"""
+"""The names under which a step refers to its modules: variables, attributes, entries of lists and dicts."""
 
 from __future__ import annotations
 

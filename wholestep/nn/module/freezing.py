@@ -93,9 +93,7 @@ def _updates_buffers(module: Module) -> bool:
 
 
 class Mode:
-    """The value of `module.training`: `F.dropout(x, p, training=self.training)` accepts it; it cannot be used as a
-    bool.
-    """
+    """The value of `module.training`: it can be passed on, `training=self.training`, but is not a bool."""
 
     def __bool__(self) -> NoReturn:
         fail(

@@ -257,9 +257,7 @@ def _holdings(said: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, Array]
 
 
 def _check(program: RecordedProgram, holdings: Mapping[str, Holding]) -> None:
-    """Check that the file has an array of the right shape and dtype for every state of the graph, and that every output
-    exists.
-    """
+    """Check that the arrays of the file fit the states of the graph, and that every output exists."""
     for name, node in program.graph.states().items():
         h = holdings[name]
         if (h.shape, h.dtype) != (node.type.shape, node.type.dtype.name):

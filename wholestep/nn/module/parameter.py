@@ -108,9 +108,7 @@ class Parameter:
 
     @property
     def requires_grad(self) -> bool:
-        """Is the parameter trained?  Assigning it freezes it for sessions that are built later, as `Module.freeze`
-        does.
-        """
+        """Is the parameter trained?  Assigning it freezes it for sessions that are built later."""
         return self.trained and not self.frozen
 
     @requires_grad.setter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wholestep.compiler.frontend.graph import Graph, current_graph, record_into
 from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
-from wholestep.compiler.frontend.trace import record_for_layer
+from wholestep.compiler.frontend.trace import bind_value, record_for_layer
 from wholestep.nn.module.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ class Trace:
         return path.removeprefix(prefix) if path.startswith(prefix) else path
 
     def roots(self) -> dict[str, Module]:
-        """The outermost modules in use, under the names of the user's code: those that the step refers to, or those
-        called.
-        """
+        """The outermost modules that the step refers to, or those called, under the names of the user's code."""
         outermost: dict[str, Module] = {}
         for module, scope in self._called.items():
             path, root = self._outermost(module) or (scope or type(module).__name__, module)
@@ -139,9 +137,7 @@ def tensor_now(module: Module, owned: Parameter) -> Tensor | None:
         here = None if graph is None else trace_of(graph)
     if here is None:
         return None
-    if owned not in here.tensors and not (
-        owned.adopts and owned.slot is None
-    ):  # otherwise it may still be under construction
+    if owned not in here.tensors and not (owned.adopts and owned.slot is None):  # it may be under construction
         here.open(module)
     return here.tensors.get(owned)
 
@@ -188,14 +184,9 @@ def forward_of_arrays_too(forward: Callable[..., Any]) -> Callable[..., Any]:
 _WATCHER: ContextVar[Callable[[str, Module, object, object], None] | None] = ContextVar("watcher", default=None)
 
 
-@contextmanager
-def watch_modules(watcher: Callable[[str, Module, object, object], None]) -> Iterator[None]:
+def watch_modules(watcher: Callable[[str, Module, object, object], None]) -> AbstractContextManager[None]:
     """Inside the context, call `watcher(path, module, inputs, output)` after every module that runs."""
-    token = _WATCHER.set(watcher)
-    try:
-        yield
-    finally:
-        _WATCHER.reset(token)
+    return bind_value(_WATCHER, watcher)
 
 
 def notify_watcher(trace: Trace, module: Module, inputs: object, output: object) -> None:
@@ -207,26 +198,19 @@ def notify_watcher(trace: Trace, module: Module, inputs: object, output: object)
         watcher(trace.paths[module], module, inputs, output)
 
 
-def _layer(trace: Trace, module: Module) -> str:
-    """The name of a module in a profile by layer: its path, or "the model" for the root."""
-    return trace.paths[module] or f"({type(module).__name__})"
-
-
 @contextmanager
 def run_module(trace: Trace, module: Module) -> Iterator[None]:
     """Run `module.forward`; random numbers drawn inside are keyed by its path."""
-    relative = trace.relative_path(module)
-    tokens, outer = (_CURRENT.set(trace), _INSIDE.set(trace.paths[module])), trace.scope
+    relative, outer = trace.relative_path(module), trace.scope
     try:
-        pinned = pin_float32() if module.products_in_float32 else nullcontext()
         with (
+            bind_value(_CURRENT, trace),
+            bind_value(_INSIDE, trace.paths[module]),
             trace.graph.scope(relative) if relative else nullcontext(),
-            pinned,
-            record_for_layer(_layer(trace, module)),
+            pin_float32() if module.products_in_float32 else nullcontext(),
+            record_for_layer(trace.paths[module] or f"({type(module).__name__})"),
         ):
             trace.scope = trace.graph.open_scope
             yield
     finally:
         trace.scope = outer
-        _CURRENT.reset(tokens[0])
-        _INSIDE.reset(tokens[1])

@@ -19,8 +19,9 @@ from wholestep.compiler.plan.io.report import describe_kernel
 from wholestep.compiler.plan.io.traffic import price_kernel
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Plan
 from wholestep.compiler.spans import Span
-from wholestep.compiler.target import CostTable
+from wholestep.compiler.target import CostTable, Target
 from wholestep.errors import OptionError, UsageError
+from wholestep.session.inspect.slow_kernels import SLOW_LINES, advice_on, is_slow
 from wholestep.session.programs import Programs
 from wholestep.session.running.entry_point import EntryPoint
 from wholestep.session.running.micro_batches import shape_of
@@ -113,6 +114,14 @@ class Profile:
     timeline: tuple[tuple[int, KernelEvent], ...]  # (program, event) of all steps
     names: Mapping[tuple[int, int], str]  # (program, kernel) -> what it computes
     layers: KernelLayers = field(repr=False, compare=False)
+    # (program, kernel) -> why its schedule is slow; None if the target's prices are too coarse to judge a kernel
+    advice: Mapping[tuple[int, int], str] | None = None
+
+    @property
+    def slow(self) -> tuple[KernelTime, ...]:
+        """The kernels that take more than `SLOW` times their expected time, the one that loses most first."""
+        late = [k for k in self.kernels if self.advice is not None and is_slow(k.expected, k.seconds)]
+        return tuple(sorted(late, key=lambda k: k.expected - k.seconds))
 
     def by_layer(self) -> LayerProfile:
         """The same times by layer: forward, backward and update of every module, in the order in which they run.
@@ -134,7 +143,14 @@ class Profile:
         total = f"{self.steps} steps on {self._where}; the median step took {1e6 * self.step_seconds:,.1f} us"
         if any(e.kernel == BARRIER for _, e in self.timeline):
             total += f", of which {1e6 * self.waiting_seconds:,.1f} us waiting at barriers"
-        return "\n".join([head, *lines, total, *self._roofline()])
+        return "\n".join([head, *lines, *map(self._advice, self.slow[:SLOW_LINES]), total, *self._roofline()])
+
+    def _advice(self, k: KernelTime) -> str:
+        why = (self.advice or {}).get((k.program, k.kernel), "")
+        return (
+            f"kernel {k.kernel} ({k.name}) runs at {k.of_expected:.1%} of the speed that its work allows: expected "
+            f"{1e6 * k.expected:,.1f} us, measured {1e6 * k.seconds:,.1f} us{f'; {why}' if why else ''}"
+        )
 
     def _roofline(self) -> list[str]:
         expected, measured = sum(k.expected for k in self.kernels), sum(k.seconds for k in self.kernels)
@@ -147,7 +163,7 @@ class Profile:
 
     @property
     def rows(self) -> Mapping[int, str]:
-        """The names of threads, or of the GPU, by the number in events."""
+        """The names of threads, or of the GPU, by `KernelEvent.thread`."""
         return {number: f"{self.row} {number}" for number in sorted({e.thread for _, e in self.timeline})}
 
     @property
@@ -182,7 +198,7 @@ def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Pro
         load_state_dict(programs, counted, strict=False)
     times = _times(programs) if _at_capacity(entry) else [0 for _ in recorders]
     layers = KernelLayers(programs.compiled, programs.plans)
-    return _summary(runs, times, recorders[0].row, layers, programs.where.device.target.costs)
+    return _summary(runs, times, recorders[0].row, layers, programs.where.device.target)
 
 
 def _profiled_program(programs: Programs) -> tuple[EntryPoint, list[ProfileRecorder]]:
@@ -237,7 +253,8 @@ def _times(programs: Programs) -> list[int]:
     return [*(parts for _ in programs.plans[1:]), 1]
 
 
-def _summary(runs: Sequence[Run], times: Sequence[int], row: str, layers: KernelLayers, costs: CostTable) -> Profile:
+def _summary(runs: Sequence[Run], times: Sequence[int], row: str, layers: KernelLayers, target: Target) -> Profile:
+    costs, advice = target.costs, advice_on(layers.plans, target)
     spent = [_slowest(events) for _, events in runs]
     typical = {key: median(t.get(key, 0.0) for t in spent) for key in {k for t in spent for k in t}}
     working = max(1, len({e.thread for _, events in runs for _, e in events}))
@@ -263,6 +280,7 @@ def _summary(runs: Sequence[Run], times: Sequence[int], row: str, layers: Kernel
         tuple(pair for _, events in runs for pair in events),
         {(k.program, k.kernel): k.name for k in kernels},
         layers,
+        advice,
     )
 
 

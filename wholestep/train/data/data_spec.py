@@ -10,13 +10,14 @@ import numpy as np
 
 from wholestep import losses
 from wholestep.compiler.frontend.step import Spec
-from wholestep.compiler.ir.types import letter_of
+from wholestep.compiler.ir.types import Shape, letter_of
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Array, Batch, Table, check_finite
 from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, WholestepError
 from wholestep.losses.forms import class_axis, shapes_match
 from wholestep.nn.module.module import Module
 from wholestep.session import Session
+from wholestep.session.running.prediction import float_dtype_of, spec_of
 from wholestep.train.data.targets import BINARY, check_targets
 
 
@@ -32,25 +33,14 @@ class DataSpec:
     def inputs(self) -> Spec | dict[str, Spec]:
         inputs = self.batch.inputs
         if isinstance(inputs, Mapping):
-            return {name: self._spec(a) for name, a in inputs.items()}
-        return self._spec(inputs)
+            return {name: spec_of(self.model, a, "batch") for name, a in inputs.items()}
+        return spec_of(self.model, inputs, "batch")
 
     def targets(self) -> dict[str, Spec]:
         targets = self.batch.targets
         named = targets if isinstance(targets, Mapping) else {} if targets is None else {"labels": targets}
-        weight = {} if self.batch.weights is None else {"sample_weight": Spec(("batch",), self._dtype)}
-        return {**{name: self._spec(a) for name, a in named.items()}, **weight}
-
-    @property
-    def _dtype(self) -> Any:
-        kinds = [p.dtype for p in self.model.parameters().values()]
-        return kinds[0] if kinds else "float32"
-
-    def _spec(self, array: Array) -> Spec:
-        shape = array.shape if self.model.fixed_batch else ("batch", *array.shape[1:])
-        if letter_of(array.dtype) == "f":
-            return Spec(shape, self._dtype)
-        return Spec(shape, "int32" if letter_of(array.dtype) in "iu" else array.dtype.name)
+        weight = {} if self.batch.weights is None else {"sample_weight": Spec(("batch",), float_dtype_of(self.model))}
+        return {**{name: spec_of(self.model, a, "batch") for name, a in named.items()}, **weight}
 
     def build(self, build: Callable[..., Session], **arguments: Any) -> Session:
         """A session for this data.  If the model multiplies integers, the error names the integer input."""
@@ -66,7 +56,7 @@ class DataSpec:
             name, array = next(iter(named.items()))
             first_line = str(error).splitlines()[0]
             raise InputError(
-                f"the input {name!r} is {array.dtype}, and the model computes with it as with floats; integers are for "
+                f"the input {name!r} is {array.dtype}, and the model multiplies it; integer inputs are for "
                 f"embeddings. Convert features, x.astype('float32'), and scale pixels, / 255. ({first_line})"
             ) from None
 
@@ -84,7 +74,7 @@ class DataSpec:
 
     def check_values(self, table: Table) -> None:
         """Raise InputError for values that are not finite, and for targets that the loss does not take."""
-        targets = self._losses()
+        targets = self.table_losses()
         if not self.takes_nan:
             check_finite(Table(table.inputs, {} if self._is_function else table.targets))
         for name, loss in targets.items():
@@ -112,8 +102,11 @@ class DataSpec:
 
     def check_classes(self, session: Session, table: Table) -> None:
         """Raise InputError for class indices outside the range of the scores, and binary targets except 0 and 1."""
-        outputs = {name: session.plan.buffers[id].type.shape for name, id in session.plan.outputs}
-        for name, loss in self._losses().items():
+        self.check_class_range({name: session.plan.buffers[id].type.shape for name, id in session.plan.outputs}, table)
+
+    def check_class_range(self, outputs: Mapping[str, Shape], table: Table) -> None:
+        """`check_classes` for outputs of these shapes."""
+        for name, loss in self.table_losses().items():
             y, scores = table.targets.get(name), outputs.get("output" if name == "labels" else name)
             if y is None or scores is None or not loss.takes_classes or letter_of(y.dtype) not in "iu":
                 continue
@@ -133,7 +126,7 @@ class DataSpec:
         targets = self.batch.targets if isinstance(self.batch.targets, Mapping) else {}
         return isinstance(self.loss, Mapping) and ("kind" not in self.loss or "kind" in targets)
 
-    def _losses(self) -> dict[str, losses.Loss]:
+    def table_losses(self) -> dict[str, losses.Loss]:
         """The losses of the table by target; without user-defined functions."""
         named = dict(self.loss) if self.by_output else {"labels": self.loss}
         functions = {name: one if callable(one) else losses.get(one) for name, one in named.items()}

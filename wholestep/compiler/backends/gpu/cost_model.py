@@ -24,9 +24,11 @@ class GridCosts:
 class ReductionCosts:
     """Thresholds of reductions over rows and columns."""
 
+    narrow_row: int = 32  # elements of the longest row that one thread reduces, if a sample has many rows; *bits*
+    sharing_rows: int = 256  # rows per sample from which on several short rows share a warp; *bits*
     warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
-    column_chunk: int = 128  # rows that one block adds up in a column reduction that is split; *bits*
+    part_rows: int = 16  # rows that one thread adds up in a column reduction that is split; *bits*
     short_column: int = 32  # rows of a column sum that a single thread adds up
     packed_columns: int = 1 << 20  # elements of a column sum from which on each thread reduces 8 adjacent columns (029)
     most_packed_sums: int = 5  # sums of one kernel whose partial results fit a block's shared memory
@@ -76,8 +78,9 @@ class GemmCosts:
     library_calls: int = 64  # calls of a library per product, one per outer batch index
     library_workspace: int = 32 << 20  # bytes that a library may use for split-K: what cuBLASLt recommends on Hopper
     untiled_result: int = 128 << 20  # bytes of a result that has enough tiles without split-K, and needs no workspace
-    row_alignment: int = 128  # bytes of alignment of padded rows: one cache line (042)
-    padded_columns: int = 1024  # elements of the shortest row that is padded: shorter ones would grow too much
+    row_alignment: int = 128  # bytes of alignment of long padded rows: one cache line (042)
+    long_row: int = 1024  # elements from which on rows are padded to cache lines; shorter ones would grow too much
+    padded_columns: int = 3  # elements of the shortest row that is padded: 3 become 8, what a library loads at once
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,11 @@ class ScatterCosts:
 
     shared_bytes: int = 40 << 10  # bytes of shared memory per block for rows: below the 48 KB that need no opt-in
     sorted_work: int = 1 << 24  # table rows times indices from which on the indices are sorted first (029)
-    most_sorted: int = 1 << 15  # indices: the sort compares every pair
+    sorted_indices: int = 1 << 11  # indices from which on they are sorted, so that frequent rows take no longer (065)
+    scanned_work: int = 1 << 22  # target elements times indices from which on they are sorted, if rows are too wide
+    most_ranked: int = 1 << 13  # indices that one launch sorts by comparing every pair; more are sorted by digits (065)
+    slice_rows: int = 64  # fewest indices per slice of a scatter into few rows (065); *bits*
+    most_slices: int = 128  # slices of such a scatter: with several tiles of columns they fill a GPU (065); *bits*
     pieces_per_thread: int = 4  # 16-byte pieces of a row per thread after sorting
 
 
@@ -104,6 +111,35 @@ class ConvolutionCosts:
     pixels: tuple[tuple[int, int], ...] = ((2, 2), (1, 2), (1, 1))  # rows and columns of pixels per thread
     outputs: tuple[int, ...] = (8, 6, 4, 3, 2, 1)  # output channels per thread
     trial_images: int = 128  # batch size for which tiles are tried: whether one fits does not depend on it
+
+
+@dataclass(frozen=True)
+class GroupedCosts:
+    """Grouped and depthwise convolutions: tiles of `native/grouped.h` (063)."""
+
+    shared_bytes: int = (
+        44 << 10
+    )  # bytes per block for weights or sums: the limit without opt-in minus other data; *bits*
+    lane_products: int = 8  # multiply-adds per pixel and tap of several adjacent groups in one thread; *bits*
+    lane_channels: int = 4  # input channels, and output channels, of a thread's tile of a large group; *bits*
+    most_lanes: int = 16  # lanes of a block: with more, a block covers fewer rows, whose windows share their inputs
+    most_gradient_lanes: int = 8  # the same for a weight gradient, whose lanes share a block with window rows; *bits*
+    register_weights: int = 56  # registers for the weights of a row of the window (its sums, of a gradient); *bits*
+    register_sums: int = 64  # registers for the sums of a strip (its output gradients, of a weight gradient); *bits*
+    gradient_registers: int = 96  # registers for both of a weight gradient: more spill with three blocks; *bits*
+    strided_inputs: int = 3  # input pixels per pixel of a strip whose loads a stride keeps in flight; *bits*
+    most_taps: int = 16  # columns of the window that are unrolled: more take longer to compile than to run; *bits*
+    most_pixels: int = 8  # pixels of a strip; *bits* of a weight gradient
+    load_instructions: int = 5  # issue slots of a vector load with its address and its bounds
+    strip_instructions: int = 12  # issue slots per strip and row of the window
+    threads: int = 256  # threads per block; *bits* of a weight gradient
+    fewer_threads: int = 128  # the same for kernels that need more than `many_registers`: three blocks are resident
+    many_registers: int = 80  # registers for sums and weights up to which two blocks of `threads` are resident
+    most_steps: int = 4  # groups of rows that a block computes, one after the other, with the same weights
+    blocks_per_multiprocessor: int = 8  # blocks from which on a block computes several groups of rows
+    gradient_blocks: int = 1056  # blocks of a weight gradient: eight per multiprocessor of an H200; *bits*
+    most_slices: int = 512  # slices of a weight gradient, each with sums in scratch memory; *bits*
+    least_strips: int = 4  # strips per thread of a weight gradient: fewer cost less than adding sums; *bits*
 
 
 @dataclass(frozen=True)
@@ -185,6 +221,20 @@ class LibraryCosts:
 
 
 @dataclass(frozen=True)
+class EfficiencyCosts:
+    """The machine of the estimates that find slow schedules (066).  None of them is part of a plan."""
+
+    load_latency: float = 700.0  # nanoseconds of a load from memory, of which a thread waits for one per round
+    sector_byte: float = 0.00019  # nanoseconds per byte of the sectors that warps move: the price of a byte
+    line: float = 0.6  # nanoseconds of a cache line that a load of a warp touches: a cycle of a multiprocessor
+    nearest_bytes: int = 64 << 10  # bytes of a table that stays in a multiprocessor's own cache
+    resident_threads: int = 1536  # threads of a multiprocessor at the registers that memory-bound kernels need
+    busy_threads: int = 512  # threads of a multiprocessor that keep its arithmetic units busy
+    slow: float = 5.0  # estimated or measured time / price from which on a kernel is called slow
+    least_ns: float = 20_000.0  # nanoseconds above its price from which on a kernel matters to a step
+
+
+@dataclass(frozen=True)
 class RunCosts:
     """Run-time parameters of programs: epochs, graphs and the staging of inputs.  None of them is part of a plan."""
 
@@ -213,9 +263,11 @@ class GpuCosts:
     gemm: GemmCosts = GemmCosts()
     scatter: ScatterCosts = ScatterCosts()
     convolution: ConvolutionCosts = ConvolutionCosts()
+    grouped: GroupedCosts = GroupedCosts()
     attention: AttentionCosts = AttentionCosts()
     fusion: FusionCosts = FusionCosts()
     persistent: PersistentCosts = PersistentCosts()
     memory: MemoryCosts = MemoryCosts()
     library: LibraryCosts = LibraryCosts()
+    efficiency: EfficiencyCosts = EfficiencyCosts()
     run: RunCosts = RunCosts()

@@ -14,6 +14,7 @@ WARP = 32  # threads of a warp: reductions by shuffles in native/device.h, and a
 # Threads per block that native/product.h, gemm_medium.h, persistent_scan.h and persistent_step.h assume; only long
 # rows, direct convolutions and attention use other numbers.
 THREADS = 256
+PARTS = THREADS // WARP  # parts of a column sum, one per warp of a block; determines the bits
 COUNTERS = 1 << 16  # arrival counters of blocks that share a sum; a program allocates them, all zero between kernels
 
 
@@ -21,7 +22,7 @@ class Form(StrEnum):
     """How the work of a kernel is divided among blocks and threads."""
 
     ELEMENTS = "elements"  # one thread per element, or per vector of adjacent elements
-    ROWS = "rows"  # one warp or one block per row
+    ROWS = "rows"  # one thread, one warp or one block per row
     SUMS = "sums"  # partial column sums: one block per tile of columns and slice of the rows
     COLUMNS = "columns"  # column reduction: one block per tile of columns, whose warps share the reduced axis
     PRODUCT = "product"  # tiled GEMM: one block per output tile
@@ -33,15 +34,20 @@ class Form(StrEnum):
     EXCHANGE = "nccl"  # a collective: transfers between ranks, and one thread per element for the sums
     SCATTER = "scatter"  # one thread per element of the target
     SCATTER_ROWS = "scatter rows"  # one block per row of the target, whose warps share the indices
+    SCATTER_TABLE = "scatter table"  # few rows: one block per tile of columns and slice of the indices
     SCATTER_SORTED = "scatter sorted"  # one warp per row of the target, which searches for its row among sorted indices
     DIRECT = "direct"  # convolution: some pixels and output channels per thread; images and weights in shared memory
     GRADIENT = "gradient"  # weight gradient: some channels and outputs of one tap per thread, a batch slice per block
     POOLED_GRADIENT = "pooled gradient"  # weight gradient through a max-pool: some weights per thread
+    GROUPED = "grouped"  # grouped convolution: a strip of pixels of some groups per thread
+    GROUPED_GRADIENT = "grouped gradient"  # its weight gradient: some weights per thread, a slice of the rows per block
 
 
 # Partial gradients that one block adds before the group sums are added: a template argument of `ws_join_parts` in
 # native/window.h, and part of the size of the counters; determines the bits.
 JOINED = 12
+# Chunks of a column that one block adds before the sums of these groups are added; determines the bits.
+JOINED_CHUNKS = 32
 
 
 @dataclass(frozen=True)
@@ -77,10 +83,15 @@ class GpuSchedule(Schedule):
 
     @property
     def sum_counters(self) -> int:
-        """Arrival counters of split sums: one per tile, and one per group of `JOINED` parts that are added first."""
-        if self.chunks <= 1:
-            return 0
-        return self.blocks * (1 + -(-self.chunks // JOINED)) if self.form == Form.GRADIENT else self.blocks
+        """Arrival counters of split sums: one per tile, and one per group of parts that are added first."""
+        if self.form == Form.SCATTER_SORTED:
+            return 1  # of the blocks that count digits
+        joined = {
+            **dict.fromkeys((Form.GRADIENT, Form.GROUPED_GRADIENT, Form.SCATTER_TABLE), JOINED),
+            Form.COLUMNS: JOINED_CHUNKS,
+        }
+        group = joined.get(Form(self.form))
+        return 0 if self.chunks <= 1 else self.blocks * (1 if group is None else 1 + -(-self.chunks // group))
 
     @property
     def text(self) -> str:
@@ -88,11 +99,6 @@ class GpuSchedule(Schedule):
         grid = f"{blocks}x{chunks}" if chunks > 1 else str(blocks)
         form = f"{self.chained}. {self.form}" if self.chained else self.form
         return f"{self.launch:>6} {form:<10}{grid:>9} {self.threads:>7}"
-
-
-def sort_grid_blocks(schedule: GpuSchedule) -> int:
-    """Blocks of the kernel that sorts a scatter's indices: 8 bytes of scratch and one thread per index."""
-    return -(-schedule.scratch // (8 * schedule.threads))
 
 
 def calls_library(plan: Plan) -> bool:

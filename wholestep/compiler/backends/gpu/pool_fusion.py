@@ -5,7 +5,8 @@ A pool is fused if a tile with the pooling window in registers fits a block's sh
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.gpu.grids.convolution import Shape, best_tile, fits_pool, static_extent
+from wholestep.compiler.backends.gpu.grids.convolution import Shape, best_tile, fits_pool
+from wholestep.compiler.backends.gpu.grids.convolution_operands import static_extent
 from wholestep.compiler.backends.gpu.target import GpuTarget, gpu_target
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from wholestep.compiler.backends.gpu.aligned_extents import align_extents
 from wholestep.compiler.backends.gpu.arena import hoist_off_critical_path, place_scratch
 from wholestep.compiler.backends.gpu.chunked_loss import chunk_loss_head
 from wholestep.compiler.backends.gpu.fusion import launches
@@ -30,7 +31,8 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     """
     draft = accumulate_scatters_in_place(draft)  # gradient rows of a tied embedding are added to a product's result
     draft = chunk_loss_head(draft, halvings)  # logits exist for one slice of the rows at a time
-    draft = pad_leading_dimensions(draft)  # rows of a library's operands are aligned to 16 bytes
+    draft = pad_leading_dimensions(draft)  # rows of GEMM operands are aligned to 16 bytes
+    draft = align_extents(draft)  # so are the extents of a library's products
     draft = hoist_off_critical_path(draft)  # an order of kernels that keeps buffers alive for a short time
     draft = choose_grids(draft)  # every kernel has a form, a grid and a split of its sums
     plan = launches.choose_launches(draft, frugal)  # kernels share launches; buffers and workspaces have offsets

@@ -31,16 +31,10 @@ def replay(graph: ir.IRGraph, into: Graph, inputs: Mapping[str, Tensor], states:
     pending = {u.name: into.latest(states[u.name]).node for u in graph.updates}
     updated_before = any(pending[u.name] is not states[u.name].node for u in graph.updates)
     # A network that is called twice in a step updates its states twice; the second update starts from the first one.
-    late_leaves = {
-        "input": inputs,
-        "parameter": states,
-        "state": {**states, **{n: Tensor(p, into) for n, p in pending.items()}},
-    }
-    late_memo = (
-        _Memo(into, sizes, lambda node: late_leaves[node.op][node.attrs.name].node, memo.draws)  # type: ignore[attr-defined]
-        if updated_before
-        else memo
-    )
+    late_memo = memo
+    if updated_before:
+        late_leaves = {**leaves, "state": {**states, **{n: Tensor(p, into) for n, p in pending.items()}}}
+        late_memo = _Memo(into, sizes, lambda node: late_leaves[node.op][node.attrs.name].node, memo.draws)  # type: ignore[attr-defined]
     for name, node in [(u.name, late_memo.of(u.node)) for u in graph.updates]:
         into.advance(states[name], lambda _, new=node: Tensor(new, into))  # type: ignore[misc]
     return [Tensor(node, into) for node in outputs]
@@ -67,7 +61,7 @@ class _Memo:
             return self._leaf(node)
         if node.op == "scalar":
             return self._scalar(node.attrs)  # type: ignore[arg-type]
-        attrs = self._attrs(node.attrs)
+        attrs = with_sizes(node.attrs, self._sizes)
         if node.op in ops_with(Trait.DRAWS):
             attrs = dataclasses.replace(attrs, key=self._key(node.attrs.key))  # type: ignore[call-arg, attr-defined]
         return Node(node.op, [self._new[i] for i in node.inputs], attrs, node.name, _map_line(node.line))
@@ -85,9 +79,6 @@ class _Memo:
         name = f"{self._key(key)}.rate" if dot and not rest and "random" in key else attrs.name
         existing = self._into.scalars.get(name)
         return (self._into.scalar(name, attrs.default) if existing is None else existing).node
-
-    def _attrs(self, attrs: at.Attrs) -> at.Attrs:
-        return with_sizes(attrs, self._sizes)
 
 
 def _map_line(line: SourceLine | None) -> SourceLine | None:

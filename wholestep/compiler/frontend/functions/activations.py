@@ -85,10 +85,7 @@ def hardsigmoid(x: Operand) -> Tensor:
     return hardtanh(as_tensor(x) * (1.0 / 6.0) + 0.5, 0.0, 1.0)
 
 
-_ALPHA, _SCALE = (
-    1.6732632423543772848170429916717,
-    1.0507009873554804934193349852946,
-)  # constants of selu, from its paper
+_ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805  # constants of selu, from its paper
 
 
 def selu(x: Operand) -> Tensor:
@@ -145,10 +142,10 @@ def softshrink(x: Operand, lambd: float = 0.5) -> Tensor:
 def hardshrink(x: Operand, lambd: float = 0.5) -> Tensor:
     """x, or 0 where |x| is at most lambd."""
     t = as_tensor(x)
-    return where(abs(t) > lambd, t, 0.0)
+    return where(abs(t) <= lambd, 0.0, t)
 
 
 def threshold(x: Operand, threshold: float, value: float) -> Tensor:
     """x if x is above the threshold, else a value."""
     t = as_tensor(x)
-    return where(t > threshold, t, value)
+    return where(t <= threshold, value, t)

@@ -9,18 +9,8 @@ from wholestep.compiler.ir.types import Extent, as_dtype, as_shape, boolean, sha
 from wholestep.errors import OptionError, ShapeError
 
 __all__ = [
-    "constant",
-    "eye",
-    "full",
-    "full_like",
-    "linspace",
-    "ones",
-    "ones_like",
-    "tril",
-    "triu",
-    "zeros",
-    "zeros_like",
-]
+    "constant", "eye", "full", "full_like", "linspace", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
+]  # fmt: skip
 
 
 def constant(value: object, dtype: object = None) -> Tensor:

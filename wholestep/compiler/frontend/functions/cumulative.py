@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from wholestep.compiler.frontend.control.scan import scan
-from wholestep.compiler.frontend.functions.primitives import exp, iota, log1p, maximum
-from wholestep.compiler.frontend.shape.index_math import normalize_axis
+from wholestep.compiler.frontend.functions.primitives import concat, exp, iota, log1p, maximum
+from wholestep.compiler.frontend.functions.reductions import normalize_axis
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, where
 from wholestep.compiler.ir.types import boolean
@@ -45,15 +45,9 @@ def _product_tree(x: Tensor, axis: int) -> Tensor:
         if size % 2:
             rest = x[(*before, slice(2 * half, size))]
             first = products[(*before, slice(0, 1))] * rest
-            products = first if half == 1 else _concat(first, products[(*before, slice(1, half))], axis)
+            products = first if half == 1 else concat([first, products[(*before, slice(1, half))]], axis)
         x, size = products, half
     return x
-
-
-def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
-    from wholestep.compiler.frontend.functions.primitives import concat
-
-    return concat([a, b], axis)
 
 
 def _scan_axis(op: str, x: Tensor, axis: int, step: Callable[[Any, Any], tuple[Any, Any]], start: Any) -> Any:

@@ -31,11 +31,9 @@ class LabelledTensor:
     def sum_except(self, kept: set[str]) -> LabelledTensor:
         """Sums out the labels that are not in `kept`."""
         summed_axes = [d for d, c in enumerate(self.letters) if c not in kept]
-        return (
-            LabelledTensor(self.tensor.sum(summed_axes), "".join(c for c in self.letters if c in kept))
-            if summed_axes
-            else self
-        )
+        if not summed_axes:
+            return self
+        return LabelledTensor(self.tensor.sum(summed_axes), "".join(c for c in self.letters if c in kept))
 
 
 def einsum(equation: str, *operands: Operand | Sequence[Operand]) -> Tensor:

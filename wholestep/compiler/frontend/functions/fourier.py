@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from wholestep.compiler.frontend.functions.reductions import normalize_axis
 from wholestep.compiler.frontend.precision import pin_float32
-from wholestep.compiler.frontend.shape.index_math import move_axis_last, normalize_axis
+from wholestep.compiler.frontend.shape.index_math import move_axis_last
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from wholestep.compiler.frontend.functions.reductions import normalize_axis
 from wholestep.compiler.frontend.initializers import NumpyArray
 from wholestep.compiler.frontend.shape import indexing
 from wholestep.compiler.frontend.tensor import (
@@ -22,7 +23,7 @@ from wholestep.compiler.frontend.trace import fail, located, record
 from wholestep.compiler.frontend.type_promotion import promote
 from wholestep.compiler.frontend.type_promotion import size as size_node
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.types import DTYPES, DType, Extent, TensorType, as_dtype, as_shape, shape_text
+from wholestep.compiler.ir.types import DTYPES, DType, Extent, TensorType, as_dtype, as_shape
 from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
 
 if TYPE_CHECKING:
@@ -186,30 +187,24 @@ def gelu(x: Operand, approximate: str = "none") -> Tensor:
 def softmax(x: Operand, axis: int = -1) -> Tensor:
     """exp(x - max) / Σ exp(x - max) along an axis.  Example: `ws.softmax([0.0, 0.0])` is [0.5, 0.5]."""
     t = as_tensor(x)
-    return _unary(t, "softmax", at.SoftmaxAttrs(_axis(t, axis)))
+    return _unary(t, "softmax", at.SoftmaxAttrs(normalize_axis("softmax", t, axis)))
 
 
 def log_softmax(x: Operand, axis: int = -1) -> Tensor:
     """x - max - log Σ exp(x - max) along an axis.  Example: `ws.exp(ws.log_softmax(x))` is `ws.softmax(x)`."""
     t = as_tensor(x)
-    return _unary(t, "log_softmax", at.SoftmaxAttrs(_axis(t, axis)))
+    return _unary(t, "log_softmax", at.SoftmaxAttrs(normalize_axis("log_softmax", t, axis)))
 
 
 def logsumexp(x: Operand, axis: int = -1, keepdims: bool = False) -> Tensor:
     """log Σ exp(x) along an axis, finite for every finite x.  Example: `ws.logsumexp([0.0, 0.0])` is log 2."""
     t = as_tensor(x)
-    position = _axis(t, axis)
+    position = normalize_axis("logsumexp", t, axis)
     out = _unary(t, "logsumexp", at.SoftmaxAttrs(position))
     return out.reshape(*t.shape[:position], 1, *t.shape[position + 1 :]) if keepdims else out
 
 
 # -- movement and indexing ---------------------------------------------------------------------------------------
-
-
-def _axis(t: Tensor, axis: int) -> int:
-    if not -t.ndim <= axis < t.ndim:
-        fail(ShapeError, f"axis {axis} does not exist in shape {shape_text(t.shape)}.")
-    return axis % t.ndim
 
 
 def concat(tensors: Sequence[Operand], axis: int = 0) -> Tensor:
@@ -221,7 +216,7 @@ def concat(tensors: Sequence[Operand], axis: int = 0) -> Tensor:
         fail(ShapeError, "concat needs at least one tensor; received none.")
     nodes = promote("concat", [as_tensor(t).node for t in tensors])
     graph = common_graph(*tensors)
-    return Tensor(record("concat", nodes, at.ConcatAttrs(_axis(Tensor(nodes[0]), axis))), graph)
+    return Tensor(record("concat", nodes, at.ConcatAttrs(normalize_axis("concat", Tensor(nodes[0]), axis))), graph)
 
 
 def stack(tensors: Sequence[Operand], axis: int = 0) -> Tensor:
@@ -241,7 +236,7 @@ def gather(x: Tensor, index: Tensor | NumpyArray | list[int], axis: int = 0) -> 
             "entire slices write ws.gather(x, index, axis).",
         )
     indices = index.node if isinstance(index, Tensor) else index
-    return Tensor(indexing.gather(x.node, indices, _axis(x, axis)), common_graph(x, index))
+    return Tensor(indexing.gather(x.node, indices, normalize_axis("gather", x, axis)), common_graph(x, index))
 
 
 take = gather
@@ -252,10 +247,8 @@ def scatter_add(updates: Tensor, index: Tensor, size: Extent, axis: int = 0) -> 
 
     Example: `ws.scatter_add(ws.one_hot(i, 3), i, 3)` counts on its diagonal.
     """
-    nodes = [updates.node, as_tensor(index).node]
-    return Tensor(
-        record("scatter_add", nodes, at.ScatterAddAttrs(_axis(updates, axis), size)), common_graph(updates, index)
-    )
+    nodes, at_axis = [updates.node, as_tensor(index).node], normalize_axis("scatter_add", updates, axis)
+    return Tensor(record("scatter_add", nodes, at.ScatterAddAttrs(at_axis, size)), common_graph(updates, index))
 
 
 def write_rows(x: Tensor, rows: Operand, start: Operand) -> Tensor:

@@ -25,6 +25,22 @@ def axes_of(self: Tensor, axis: Axes) -> tuple[int, ...]:
     return out
 
 
+def normalize_axis(op: str, x: Tensor, axis: int) -> int:
+    """The axis as a nonnegative number; an error if it does not exist."""
+    if not -x.ndim <= axis < x.ndim:
+        fail(ShapeError, f"{op}: axis {axis} does not exist in shape {shape_text(x.shape)}.")
+    return axis % x.ndim
+
+
+def axis_and_size(op: str, x: Tensor, axis: int) -> tuple[int, int]:
+    """The axis as a nonnegative number, and its size, which must be fixed."""
+    position = normalize_axis(op, x, axis)
+    length = x.shape[position]
+    if not isinstance(length, int):
+        fail(ShapeError, f"{op}: axis {axis} of {shape_text(x.shape)} is symbolic; give the dimension a fixed size.")
+    return position, length
+
+
 def _reduce(x: Tensor, op: str, axes: tuple[int, ...], attrs: at.Attrs, keepdims: bool) -> Tensor:
     if not axes:
         return x

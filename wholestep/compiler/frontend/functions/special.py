@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from wholestep.compiler.frontend.control.custom_gradient import custom_gradient
 from wholestep.compiler.frontend.functions.primitives import cos, erf, exp, floor, log, sin
-from wholestep.compiler.frontend.functions.trigonometry import _floats, _with_derivative
+from wholestep.compiler.frontend.functions.statistics import float_tensor
+from wholestep.compiler.frontend.functions.trigonometry import with_derivative
 from wholestep.compiler.frontend.tensor import Operand, Tensor, where
 
 __all__ = ["digamma", "erfinv", "lgamma"]
@@ -28,11 +29,6 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     for c in reversed(coefficients[:-2]):
         total = total * x + c
     return total
-
-
-def _at_least(x: Tensor, start: float) -> Tensor:
-    """max(x, start): a safe argument for the branch of a `where` that is not selected."""
-    return where(x < start, start, x)
 
 
 def _reflect(x: Tensor, above: Callable[[Tensor], Tensor], below: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -65,13 +61,13 @@ def lgamma(x: Operand) -> Tensor:
         product = near
         for i in range(1, SHIFT):
             product = product * (near + float(i))
-        return where(small, series(near + float(SHIFT)) - log(product), series(_at_least(x, float(SHIFT))))
+        return where(small, series(near + float(SHIFT)) - log(product), series(where(small, float(SHIFT), x)))
 
     def below(x: Tensor, reflected: Tensor) -> Tensor:
         return math.log(math.pi) - log(abs(sin(math.pi * (x - floor(x))))) - reflected
 
-    t = _floats("lgamma", x)
-    return _with_derivative(t, lambda x: _reflect(x, above, below), digamma)
+    t = float_tensor("lgamma", x)
+    return with_derivative(t, lambda x: _reflect(x, above, below), digamma)
 
 
 def digamma(x: Operand) -> Tensor:
@@ -85,8 +81,8 @@ def digamma(x: Operand) -> Tensor:
         angle = math.pi * (x - floor(x))
         return reflected - math.pi * cos(angle) / sin(angle)
 
-    t = _floats("digamma", x)
-    return _with_derivative(
+    t = float_tensor("digamma", x)
+    return with_derivative(
         t, lambda x: _reflect(x, lambda z: _shift_series(z, series, lambda v: v.recip()), below), _trigamma
     )
 
@@ -119,7 +115,7 @@ _TAIL = (
 
 def erfinv(x: Operand) -> Tensor:
     """The inverse of erf; infinite at ±1, NaN beyond.  Example: `ws.erfinv(0.0)` is 0."""
-    t = _floats("erfinv", x)
+    t = float_tensor("erfinv", x)
 
     @custom_gradient
     def function(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

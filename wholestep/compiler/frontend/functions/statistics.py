@@ -20,7 +20,7 @@ def var(x: Operand, axis: Axes = None, correction: int = 1, keepdims: bool = Fal
 
     Example: `ws.var([1.0, 3.0])` is 2.
     """
-    t = _floats("var", x)
+    t = float_tensor("var", x)
     axes = t._axes(axis)
     count: Extent = product(t.shape[d] for d in axes)
     degrees = count - int(correction)
@@ -47,7 +47,7 @@ def norm(x: Operand, p: float | str = 2, axis: Axes = None, keepdims: bool = Fal
 
     Example: `ws.norm([3.0, 4.0])` is 5.
     """
-    t = _floats("norm", x)
+    t = float_tensor("norm", x)
     size = abs(t)
     if p in (2, "fro"):
         return _root((t * t).sum(axis, keepdims))
@@ -72,7 +72,7 @@ def _root(total: Tensor) -> Tensor:
 
 def normalize(x: Operand, p: float = 2, axis: Axes = -1, eps: float = 1e-12) -> Tensor:
     """x / max(‖x‖ₚ, eps) along an axis.  Example: `ws.normalize([3.0, 4.0])` is [0.6, 0.8]."""
-    t = _floats("normalize", x)
+    t = float_tensor("normalize", x)
     length = norm(t, p, axis, keepdims=True)
     return t / where(length < eps, eps, length)
 
@@ -82,7 +82,7 @@ def cosine_similarity(x: Operand, y: Operand, axis: int = -1, eps: float = 1e-8)
 
     Example: `ws.cosine_similarity([1.0, 0.0], [0.0, 2.0])` is 0.
     """
-    a, b = _floats("cosine_similarity", x), _floats("cosine_similarity", y)
+    a, b = float_tensor("cosine_similarity", x), float_tensor("cosine_similarity", y)
     return (normalize(a, 2, axis, eps) * normalize(b, 2, axis, eps)).sum(axis)
 
 
@@ -111,7 +111,8 @@ def _truth(x: Operand) -> Tensor:
     return (t if t.dtype == boolean else t != 0).astype("int32")
 
 
-def _floats(op: str, x: Operand) -> Tensor:
+def float_tensor(op: str, x: Operand) -> Tensor:
+    """A tensor of a float dtype; an error for any other."""
     t = as_tensor(x)
     if not t.dtype.is_float:
         fail(DTypeError, f"{op} needs a float tensor; received {t.node.type}. Cast it first: x.astype('float32').")

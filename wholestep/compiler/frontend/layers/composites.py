@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Protocol, runtime_checkable
 
 from wholestep.compiler.frontend.functions.primitives import iota, matmul, softmax, sqrt
 from wholestep.compiler.frontend.precision import matmul_operand
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph, ratio, where
-from wholestep.compiler.frontend.trace import fail, record
+from wholestep.compiler.frontend.trace import bind_value, fail, record
 from wholestep.compiler.frontend.type_promotion import promote
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, rewrite
@@ -113,10 +113,17 @@ def batch_norm(
     )
     if not _EVALUATING.get():
         _update_running_statistics(x, running_mean, running_var, momentum)
+    return by_mode(out, normalize_by(x, mean, var, eps, *affine))
+
+
+def normalize_by(
+    x: Tensor, mean: Tensor, var: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """A batch norm with given statistics, as in evaluation: (x - mean) · (1 / √(var + eps) · weight) + bias."""
     scale = 1.0 / sqrt(var + eps)
-    scale = scale * affine[0] if affine else scale
-    evaluated = (x - _per_channel(mean, x)) * _per_channel(scale, x)
-    return by_mode(out, evaluated + _per_channel(affine[1], x) if len(affine) > 1 else evaluated)
+    scale = scale if weight is None else scale * weight
+    out = (x - _per_channel(mean, x)) * _per_channel(scale, x)
+    return out if bias is None else out + _per_channel(bias, x)
 
 
 def _update_running_statistics(x: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor) -> None:
@@ -131,7 +138,7 @@ def _update_running_statistics(x: Tensor, mean: Tensor, var: Tensor, momentum: f
     weight = as_tensor(momentum).astype(x.dtype)
     for state, batch in ((mean, average), (var, unbiased)):
         # A norm that is called twice in a step applies both updates in order, as PyTorch does.
-        x.graph.advance(state, _moving_average(batch, weight))
+        x.graph.advance(state, lambda running, batch=batch: running * (1.0 - weight) + batch * weight)  # type: ignore[misc]
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,10 +149,6 @@ def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     variance = ratio((centred * centred).sum(spatial_axes).sum(0), count)
     elements = as_tensor(count).astype("float64")
     return average, variance * (elements / (elements - 1.0)).astype(x.dtype)
-
-
-def _moving_average(batch: Tensor, weight: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda running: running * (1.0 - weight) + batch * weight
 
 
 def _check_channels(op: str, x: Tensor, name: str, value: Operand) -> Tensor:
@@ -248,22 +251,14 @@ def _rate(p: float | Switchable) -> float:
 _EVALUATING: ContextVar[bool] = ContextVar("evaluating", default=False)
 
 
-@contextmanager
-def evaluation_mode() -> Iterator[None]:
+def evaluation_mode() -> AbstractContextManager[None]:
     """Records layers inside as in prediction (no dropout, running statistics), within a step that updates states."""
-    token = _EVALUATING.set(True)
-    try:
-        yield
-    finally:
-        _EVALUATING.reset(token)
-
-
-_EVALUATION_INPUT = {"dropout": 0, "by_mode": 1}  # op -> the input that replaces it
+    return bind_value(_EVALUATING, True)
 
 
 def evaluation_graph(graph: IRGraph) -> IRGraph:
     """The form of a traced graph outside of training: without dropout, and with running statistics."""
-    replacement = _EVALUATION_INPUT
+    replacement = {"dropout": 0, "by_mode": 1}  # op -> the input that replaces it
     return rewrite(graph, lambda node: node.inputs[replacement[node.op]] if node.op in replacement else node)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.functions.elementwise import round as rounded
 from wholestep.compiler.frontend.functions.primitives import floor, maximum, minimum
+from wholestep.compiler.frontend.layers.resize import cubic_taps
 from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.sort_topk import take_along_axis
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
@@ -135,15 +136,7 @@ def _taps(position: Tensor, mode: str) -> list[Tap]:
     t = position - first
     if mode == "bilinear":
         return [(first, 1.0 - t), (first + 1.0, t)]
-    a = -0.75  # the same cubic kernel as ws.interpolate
-
-    def near(d: Tensor) -> Tensor:
-        return ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
-
-    def far(d: Tensor) -> Tensor:
-        return ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
-
-    return [(first - 1.0, far(t + 1.0)), (first, near(t)), (first + 1.0, near(1.0 - t)), (first + 2.0, far(2.0 - t))]
+    return [(first + float(offset), weight) for offset, weight in cubic_taps(t)]
 
 
 def _read(flat: Tensor, corner: Sequence[Tap], sizes: Sequence[int], padding: str, corners: bool, mode: str) -> Tensor:

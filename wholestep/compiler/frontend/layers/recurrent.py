@@ -1,5 +1,4 @@
-"""Recurrent cells by their equations, and stacks of their layers: `nn.RNN`, `nn.LSTM`, `nn.GRU` and ATen's are built
-from these."""
+"""Recurrent cells by their equations, and stacks of their layers, for `nn` and for ATen's ops."""
 
 from __future__ import annotations
 
@@ -39,14 +38,6 @@ def _split_gates(gates: Tensor, count: int) -> list[Tensor]:
     return [gates[:, k * hidden : (k + 1) * hidden] for k in range(count)]
 
 
-def _tanh_step(x: Tensor, h: Tensor, state: State) -> State:
-    return (tanh(x + h),)
-
-
-def _relu_step(x: Tensor, h: Tensor, state: State) -> State:
-    return (relu(x + h),)
-
-
 def _lstm_step(x: Tensor, h: Tensor, state: State) -> State:
     """c' = sigmoid(f) · c + sigmoid(i) · tanh(g) and h' = sigmoid(o) · tanh(c'); the gates are i, f, g, o."""
     i, f, g, o = _split_gates(x + h, 4)
@@ -62,7 +53,10 @@ def _gru_step(x: Tensor, h: Tensor, state: State) -> State:
     return ((1.0 - z) * n + z * state[0],)
 
 
-RNN_CELLS = {"tanh": RecurrentCell(1, 1, _tanh_step), "relu": RecurrentCell(1, 1, _relu_step)}  # by nonlinearity
+RNN_CELLS = {  # by nonlinearity
+    "tanh": RecurrentCell(1, 1, lambda x, h, _: (tanh(x + h),)),
+    "relu": RecurrentCell(1, 1, lambda x, h, _: (relu(x + h),)),
+}
 LSTM_CELL = RecurrentCell(4, 2, _lstm_step)
 GRU_CELL = RecurrentCell(3, 1, _gru_step, is_sum=False)
 
@@ -101,9 +95,6 @@ def run_layers(
             ends.append(end)
             outputs.append(output)
         inputs = outputs[0] if directions == 1 else concat(outputs, -1)
-    return inputs, [_stack([end[i] for end in ends]) for i in range(len(states))]
-
-
-def _stack(ends: list[Tensor]) -> Tensor:
-    """Stack states (batch, hidden) to (layers · directions, batch, hidden)."""
-    return stack(ends) if len(ends) > 1 else ends[0].reshape(1, *ends[0].shape)
+    if len(ends) == 1:
+        return inputs, [state.reshape(1, *state.shape) for state in ends[0]]
+    return inputs, [stack([end[i] for end in ends]) for i in range(len(states))]

@@ -91,15 +91,11 @@ def _targets(
             f"interpolate: {what} must be a positive number, or one per axis ({len(current)}); received {argument!r}.",
         )
     if scale is None:
-        sizes, ratios = (
-            tuple(int(e) for e in per_axis),
-            tuple(n / int(m) for n, m in zip(current, per_axis, strict=True)),
-        )
+        sizes = tuple(int(e) for e in per_axis)
+        ratios = tuple(n / m for n, m in zip(current, sizes, strict=True))
     else:
-        sizes, ratios = (
-            tuple(math.floor(n * s) for n, s in zip(current, per_axis, strict=True)),
-            tuple(1 / s for s in per_axis),
-        )
+        sizes = tuple(math.floor(n * s) for n, s in zip(current, per_axis, strict=True))
+        ratios = tuple(1 / s for s in per_axis)
     if min(sizes) < 1:
         fail(OptionError, f"interpolate: scale={scale} of {current} leaves no pixel; use a larger one.")
     if align_corners:
@@ -151,19 +147,19 @@ def _linear(t: Array) -> list[tuple[int, Array]]:
     return [(0, 1.0 - t), (1, t)]
 
 
-def _cubic(t: Array, a: float = -0.75) -> list[tuple[int, Array]]:
-    """Keys' convolution kernel (1981) with the slope that torch and OpenCV use."""
+def cubic_taps(t: Any, a: float = -0.75) -> list[tuple[int, Any]]:
+    """Keys' convolution kernel (1981) with the slope that torch and OpenCV use, of arrays or tensors."""
 
-    def near(d: Array) -> Array:
-        return np.asarray(((a + 2.0) * d - (a + 3.0)) * d * d + 1.0)
+    def near(d: Any) -> Any:
+        return ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
 
-    def far(d: Array) -> Array:
-        return np.asarray(((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a)
+    def far(d: Any) -> Any:
+        return ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
 
     return [(-1, far(t + 1.0)), (0, near(t)), (1, near(1.0 - t)), (2, far(2.0 - t))]
 
 
-_TAPS: dict[str, Callable[[Array], list[tuple[int, Array]]]] = {"linear": _linear, "cubic": _cubic}
+_TAPS: dict[str, Callable[[Array], list[tuple[int, Array]]]] = {"linear": _linear, "cubic": cubic_taps}
 
 
 # -- channels and pixels -----------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from wholestep.compiler.frontend.functions.primitives import gather, stack
+from wholestep.compiler.frontend.functions.reductions import normalize_axis
 from wholestep.compiler.frontend.layers.transposed_convolution import conv_transpose2d
 from wholestep.compiler.frontend.layers.window import Sizes, SlidingWindow, integers, need_axes, need_images, per_axis
 from wholestep.compiler.frontend.precision import pin_float32
-from wholestep.compiler.frontend.shape.index_math import normalize_axis
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail

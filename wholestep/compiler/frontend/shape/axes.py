@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from wholestep.compiler.frontend.functions.primitives import concat
+from wholestep.compiler.frontend.functions.reductions import axis_and_size
 from wholestep.compiler.frontend.shape.sequences import split
 from wholestep.compiler.frontend.tensor import Axes, Tensor
 from wholestep.compiler.frontend.trace import fail
@@ -42,7 +43,10 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
 def unsqueeze(x: Tensor, axis: int) -> Tensor:
     """x with a new axis of size 1, at `axis` of the result.  Example: `ws.unsqueeze(x, 1)` is `x[:, None]`."""
     if not -x.ndim - 1 <= axis <= x.ndim:
-        fail(ShapeError, f"unsqueeze: axis {axis} does not exist in a shape with one axis more than {_shape_of(x)}.")
+        fail(
+            ShapeError,
+            f"unsqueeze: axis {axis} is not one of the {x.ndim + 1} axes of the result.",
+        )
     position = axis % (x.ndim + 1)
     return x.reshape((*x.shape[:position], 1, *x.shape[position:]))
 
@@ -53,7 +57,7 @@ def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
         return x.reshape((1,))
     (first,), (last,) = x._axes(start_axis), x._axes(end_axis)
     if first > last:
-        fail(ShapeError, f"flatten: axis {start_axis} comes after axis {end_axis} in {_shape_of(x)}.")
+        fail(ShapeError, f"flatten: axis {start_axis} comes after axis {end_axis} in {shape_text(x.shape)}.")
     return x.reshape((*x.shape[:first], product(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
 
@@ -63,7 +67,7 @@ def unflatten(x: Tensor, axis: int, sizes: Sequence[Extent]) -> Tensor:
     fixed = math.prod(s for s in sizes if isinstance(s, int) and s != -1)
     length = x.shape[position]
     if -1 in sizes and (not isinstance(length, int) or fixed == 0 or length % fixed):
-        fail(ShapeError, f"unflatten: axis {axis} of {_shape_of(x)} cannot be split into {tuple(sizes)}.")
+        fail(ShapeError, f"unflatten: axis {axis} of {shape_text(x.shape)} cannot be split into {tuple(sizes)}.")
     extents = [length // fixed if s == -1 and isinstance(length, int) else s for s in sizes]
     return x.reshape((*x.shape[:position], *extents, *x.shape[position + 1 :]))
 
@@ -84,10 +88,7 @@ def movedim(x: Tensor, source: int | Sequence[int], destination: int | Sequence[
 
 def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
     """x in that many pieces along an axis, or fewer if it is short.  Example: `q, k, v = ws.chunk(qkv, 3, -1)`."""
-    (position,) = x._axes(axis)
-    length = x.shape[position]
-    if not isinstance(length, int):
-        fail(ShapeError, f"chunk: axis {axis} of {_shape_of(x)} is symbolic; split an axis of fixed size.")
+    position, length = axis_and_size("chunk", x, axis)
     if not isinstance(chunks, int) or chunks < 1:
         fail(OptionError, f"chunk: chunks must be an integer of at least 1; received {chunks!r}.")
     return split(x, max(1, -(-length // chunks)), position)
@@ -95,10 +96,7 @@ def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
 
 def unbind(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis, without it.  Example: `q, k, v = ws.unbind(qkv, 2)`."""
-    (position,) = x._axes(axis)
-    length = x.shape[position]
-    if not isinstance(length, int):
-        fail(ShapeError, f"unbind: axis {axis} of {_shape_of(x)} is symbolic; split an axis of fixed size.")
+    position, length = axis_and_size("unbind", x, axis)
     return tuple(x[(*(slice(None),) * position, i)] for i in range(length))
 
 
@@ -111,7 +109,7 @@ def repeat(x: Tensor, *times: int | Sequence[int]) -> Tensor:
     if len(counts) < x.ndim or any(not isinstance(n, int) or n < 1 for n in counts):
         fail(
             OptionError,
-            f"repeat needs an integer of at least 1 for each axis of {_shape_of(x)}; received {tuple(counts)}.",
+            f"repeat needs an integer of at least 1 for each axis of {shape_text(x.shape)}; received {tuple(counts)}.",
         )
     new = len(counts) - x.ndim
     out = x.reshape((*[1] * new, *x.shape))
@@ -134,15 +132,8 @@ def roll(x: Tensor, shifts: int | Sequence[int], axis: Axes = None) -> Tensor:
     if len(amounts) != len(axes):
         fail(OptionError, f"roll needs one shift per axis; received {shifts!r} and {axis!r}.")
     for shift, a in zip(amounts, axes, strict=True):
-        (position,) = x._axes(a)
-        length = x.shape[position]
-        if not isinstance(length, int):
-            fail(ShapeError, f"roll: axis {a} of {_shape_of(x)} is symbolic; roll an axis of fixed size.")
+        position, length = axis_and_size("roll", x, a)
         if shift % length:
             last, first = split(x, [length - shift % length, shift % length], position)
             x = concat([first, last], position)
     return x
-
-
-def _shape_of(x: Tensor) -> str:
-    return shape_text(x.shape)

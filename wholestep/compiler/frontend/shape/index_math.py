@@ -8,24 +8,21 @@ import numpy as np
 
 from wholestep.compiler.frontend.functions.primitives import arange, maximum, minimum
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
-from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import Extent, product, shape_text
-from wholestep.errors import ShapeError
+from wholestep.compiler.ir.types import Extent, product
 
 MANY = 2**31  # elements; tensors of at least this size need int64 indices
-
-
-def normalize_axis(op: str, x: Tensor, axis: int) -> int:
-    """The axis as a nonnegative number; an error if it does not exist."""
-    if not -x.ndim <= axis < x.ndim:
-        fail(ShapeError, f"{op}: axis {axis} does not exist in shape {shape_text(x.shape)}.")
-    return axis % x.ndim
 
 
 def move_axis_last(rank: int, axis: int) -> tuple[list[int], list[int]]:
     """The permutation that moves an axis to the end, and its inverse."""
     last = [*(d for d in range(rank) if d != axis), axis]
     return last, [last.index(d) for d in range(rank)]
+
+
+def multiply_axis(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
+    """x multiplied along one axis by a constant matrix, (size before, size after)."""
+    last, back = move_axis_last(x.ndim, axis)
+    return (x.permute(last) @ as_tensor(np.ascontiguousarray(matrix).astype(x.dtype.numpy))).permute(back)
 
 
 def clamp_index(index: Tensor, size: Extent) -> Tensor:

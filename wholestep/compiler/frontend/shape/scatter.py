@@ -13,13 +13,13 @@ import numpy as np
 
 from wholestep.compiler.frontend.functions.cumulative import prod
 from wholestep.compiler.frontend.functions.primitives import concat, gather, iota, maximum, minimum, scatter_add
+from wholestep.compiler.frontend.functions.reductions import axis_and_size, normalize_axis
 from wholestep.compiler.frontend.shape.index_math import (
     as_indices,
     clamp_index,
     flat_index,
     flat_row_index,
     move_axis_last,
-    normalize_axis,
 )
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.shape.sequences import cumsum
@@ -326,10 +326,7 @@ def scatter_slice(
     Example: `ws.scatter_slice(x, rows, 0, 2, 4)`.
     """
     op, s = "scatter_slice", as_tensor(source)
-    at = normalize_axis(op, x, axis)
-    size = x.shape[at]
-    if not isinstance(size, int):
-        fail(ShapeError, f"{op}: axis {axis} of {shape_text(x.shape)} is symbolic; use one of fixed size.")
+    at, size = axis_and_size(op, x, axis)
     positions = range(*slice(start, stop, step).indices(size))
     if s.shape != (*x.shape[:at], len(positions), *x.shape[at + 1 :]):
         fail(

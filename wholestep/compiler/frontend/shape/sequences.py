@@ -10,6 +10,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.control.scan import scan
 from wholestep.compiler.frontend.functions.primitives import arange, concat, cos, gather, sin
+from wholestep.compiler.frontend.functions.reductions import axis_and_size, normalize_axis
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
@@ -17,12 +18,6 @@ from wholestep.compiler.ir.types import Dim, boolean, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 
 __all__ = ["cumsum", "flip", "rotary", "split"]
-
-
-def _position(op: str, x: Tensor, axis: int) -> int:
-    if not -x.ndim <= axis < x.ndim:
-        fail(ShapeError, f"{op}: axis {axis} does not exist in shape {shape_text(x.shape)}.")
-    return axis % x.ndim
 
 
 def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
@@ -33,10 +28,7 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor,
 
     Example: `q, k, v = ws.split(together, width, axis=-1)`.
     """
-    position = _position("split", x, axis)
-    length = x.shape[position]
-    if not isinstance(length, int):
-        fail(ShapeError, f"split: axis {axis} of {shape_text(x.shape)} is symbolic; split an axis of fixed size.")
+    position, length = axis_and_size("split", x, axis)
     ends = _ends(length, sizes)
     before = (slice(None),) * position
     return tuple(x[(*before, slice(a, b))] for a, b in pairwise(ends))
@@ -56,7 +48,7 @@ def _ends(length: int, sizes: int | Sequence[int]) -> list[int]:
 def flip(x: Tensor, axis: int | Sequence[int] = -1) -> Tensor:
     """x with its elements in reverse order along one or more axes.  Example: `ws.flip(images, -1)` mirrors images."""
     for a in (axis,) if isinstance(axis, int) else axis:
-        position = _position("flip", x, a)
+        position = normalize_axis("flip", x, a)
         length = x.shape[position]
         last_first = arange(length) * -1 + (as_tensor(length).astype("int32") - 1)
         x = gather(x, last_first if isinstance(length, Dim) else np.arange(length)[::-1].copy(), position)
@@ -71,7 +63,7 @@ def cumsum(x: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
 
     Example: `ws.cumsum(ws.constant([1.0, 2.0, 3.0]))` is [1, 3, 6].
     """
-    position = _position("cumsum", x, axis)
+    position = normalize_axis("cumsum", x, axis)
     if x.dtype == boolean:
         x = x.astype("int32")
     order = [position, *(d for d in range(x.ndim) if d != position)]

@@ -23,14 +23,8 @@ from wholestep.compiler.frontend.functions.primitives import (
     random_uniform,
     scatter_add,
 )
-from wholestep.compiler.frontend.shape.index_math import (
-    MANY,
-    as_indices,
-    flat_index,
-    flat_row_index,
-    move_axis_last,
-    normalize_axis,
-)
+from wholestep.compiler.frontend.functions.reductions import normalize_axis
+from wholestep.compiler.frontend.shape.index_math import MANY, as_indices, flat_index, flat_row_index, move_axis_last
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, boolean, product, shape_text

@@ -161,15 +161,12 @@ def linear_attention(
     decay: Tensor | None = None,
     beta: Tensor | None = None,
     *,
-    chunk_size: int = 64,
     kv_num_heads: int,
     q_num_heads: int,
     scale: float = 0.0,
     update_rule: str = "gated_delta",
 ) -> tuple[Tensor, Tensor]:
-    """Linear attention with a recurrent state (keys x values): S = exp(g)·S + k ⊗ (β)(v - Sᵀk); the output is
-    scale·qᵀS.
-    """
+    """Linear attention with a state (keys x values): S = exp(g)·S + k ⊗ β(v - Sᵀk); the output is scale·qᵀS."""
     heads, shared = q_num_heads, kv_num_heads
     queries, keys, values = heads_apart(q, heads), heads_apart(k, shared), heads_apart(v, shared)
     width, out_width = int(keys.shape[-1]), int(values.shape[-1])

@@ -93,9 +93,7 @@ def one_hot(index: Tensor, depth: Array, values: Tensor, *, axis: int = -1) -> T
 
 
 def put(rows: Tensor, index: Tensor, updates: Tensor, reduction: str) -> Tensor:
-    """Write updates at the rows given by an index, or combine them with a reduction; without a reduction, the order of
-    duplicate indices is undefined, as in ONNX.
-    """
+    """Write or combine updates at indexed rows; without a reduction, the order of equal indices is undefined."""
     n = rows.shape[0]
     if rows.dtype.name in ("bool", "uint8"):
         whole = put(rows.astype("int32"), index, updates.astype("int32"), reduction)

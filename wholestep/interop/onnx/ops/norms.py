@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import wholestep as ws
+from wholestep.compiler.frontend.layers.composites import normalize_by
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import record
 from wholestep.compiler.ir import attrs as at
@@ -12,10 +13,6 @@ from wholestep.errors import ShapeError, UsageError
 from wholestep.interop.onnx.ops.shapes import axis_of
 from wholestep.interop.onnx.read.sizes import number
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
-
-
-def _per_channel(p: Tensor, x: Tensor) -> Tensor:
-    return p.reshape((p.shape[0], *[1] * (x.ndim - 2)))
 
 
 @onnx_op("BatchNormalization")
@@ -30,19 +27,17 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Batch norm; running statistics that are states of the network are updated in training, although the file froze
-    them.
-    """
+    """Batch norm; training updates running statistics that are states, although the file froze them."""
     if mean.node.is_state and var.node.is_state:
         return (ws.batch_norm(x, scale, bias, mean, var, momentum=round(1.0 - momentum, 7), eps=epsilon),)
     if not training_mode:
-        slope = scale / ws.sqrt(var + epsilon)
-        return ((x - _per_channel(mean, x)) * _per_channel(slope, x) + _per_channel(bias, x),)
+        return (normalize_by(x, mean, var, epsilon, scale, bias),)
     axes = tuple(d for d in range(x.ndim) if d != 1)
-    average = x.mean(axes)
-    centred = x - _per_channel(average, x)
-    spread = (centred * centred).mean(axes)
-    moved = [old * momentum + new * (1.0 - momentum) for old, new in ((mean, average), (var, spread))]
+    average = x.mean(axes, True)
+    spread = ((x - average) * (x - average)).mean(axes)
+    moved = [
+        old * momentum + new * (1.0 - momentum) for old, new in ((mean, average.reshape(mean.shape)), (var, spread))
+    ]
     return ws.batch_norm(x, scale, bias, eps=epsilon), *moved
 
 
@@ -54,7 +49,6 @@ def layer_normalization(
     *,
     axis: int = -1,
     epsilon: float = 1e-5,
-    stash_type: int = 1,
     node: NodeContext,
 ) -> tuple[Tensor, ...]:
     axes = tuple(range(axis_of(axis, x.ndim), x.ndim))
@@ -68,9 +62,7 @@ def layer_normalization(
 
 
 @onnx_op("RMSNormalization", "SimplifiedLayerNormalization")
-def rms_normalization(
-    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Tensor:
+def rms_normalization(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Tensor:
     axes = tuple(range(axis_of(axis, x.ndim), x.ndim))
     shape = tuple(x.shape[d] for d in axes)
     return ws.rms_norm(x, scale if scale.shape == shape else scale.expand(*shape), axis=axes, eps=epsilon)
@@ -84,7 +76,6 @@ def group_normalization(
     *,
     num_groups: int,
     epsilon: float = 1e-5,
-    stash_type: int = 1,
     node: NodeContext,
 ) -> Tensor:
     if node.opset < 21:  # one number for each group, not for each channel
@@ -126,7 +117,7 @@ def local_response(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0
 
 @onnx_op("Dropout", static=("ratio", "training"))
 def dropout(
-    x: Tensor, ratio: Array | None = None, training: Array | None = None, *, seed: int | None = None, node: NodeContext
+    x: Tensor, ratio: Array | None = None, training: Array | None = None, *, node: NodeContext
 ) -> tuple[Tensor, ...]:
     """Dropout by the mode of the step, whatever the file says: active in training, the identity in evaluation."""
     rate = 0.5 if ratio is None or not ratio.size else float(number(ratio))

@@ -151,7 +151,7 @@ def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Te
 
 
 @onnx_op("Cast", raw=("x",))
-def cast(x: Tensor | Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
+def cast(x: Tensor | Array, *, to: int) -> Tensor:
     return _as(_size_or(x), dtype_name(to))
 
 
@@ -163,7 +163,7 @@ def _size_or(x: Tensor | Array) -> Tensor:
 
 
 @onnx_op("CastLike")
-def cast_like(x: Tensor, like: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
+def cast_like(x: Tensor, like: Tensor) -> Tensor:
     return _as(x, like.dtype.name)
 
 
@@ -171,24 +171,25 @@ def _as(x: Tensor, dtype: str) -> Tensor:
     return x != 0 if dtype == "bool" and x.dtype != boolean else x.astype(dtype)
 
 
-@onnx_op("LeakyRelu")
-def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
-    return ws.leaky_relu(x, alpha)
+def _of_slope(function: Callable[[Tensor, float], Tensor], default: float) -> Callable[..., Tensor]:
+    def row(x: Tensor, *, alpha: float = default) -> Tensor:
+        return function(x, alpha)
+
+    return row
 
 
-@onnx_op("Elu")
-def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return ws.elu(x, alpha)
-
-
-@onnx_op("Celu")
-def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return nnf.celu(x, alpha)
+for _name, _activation, _default in (("LeakyRelu", ws.leaky_relu, 0.01), ("Elu", ws.elu, 1.0), ("Celu", nnf.celu, 1.0)):
+    onnx_op(_name)(_of_slope(_activation, _default))
 
 
 @onnx_op("Selu")
 def selu(x: Tensor, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Tensor:
     return ws.elu(x, alpha) * gamma
+
+
+@onnx_op("Gelu")
+def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    return ws.gelu(x, approximate)
 
 
 @onnx_op("ThresholdedRelu")
@@ -207,23 +208,14 @@ def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
     return ws.where(y < -lambd, y + bias, ws.where(y > lambd, y - bias, 0.0)).astype(kind)
 
 
-@onnx_op("Gelu")
-def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
-    return ws.gelu(x, approximate)
-
-
 @onnx_op("Swish")
 def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return _swish(x, alpha)
-
-
-def _swish(x: Tensor, alpha: float) -> Tensor:
     return ws.silu(x) if alpha == 1 else x * ws.sigmoid(x * alpha)
 
 
 @onnx_op("SwiGLU")
 def swiglu(gate: Tensor, up: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return _swish(gate, alpha) * up
+    return (ws.silu(gate) if alpha == 1 else gate * ws.sigmoid(gate * alpha)) * up
 
 
 @onnx_op("IsInf")

@@ -7,70 +7,42 @@ from collections.abc import Sequence
 import wholestep as ws
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.ir.types import Shape
 from wholestep.errors import UsageError
 from wholestep.interop.onnx.read.reading import dtype_name
 from wholestep.interop.onnx.read.table import NodeContext, onnx_op
 
+Draw = tuple[Graph, Shape, str]
 
-def _graph(node: NodeContext) -> Graph:
+
+def _draw(node: NodeContext, like: Tensor | None, shape: Sequence[int] | None, dtype: int | None) -> Draw:
+    """Where numbers are drawn, their shape and dtype: those of a tensor unless the node says them."""
     if node.graph is None:
         raise UsageError("random numbers cannot be folded to constants; record the network in a graph.")
-    return node.graph
+    if like is None:
+        return node.graph, tuple(shape or ()), dtype_name(1 if dtype is None else dtype)
+    return node.graph, like.shape, like.dtype.name if dtype is None else dtype_name(dtype)
 
 
-@onnx_op("RandomUniformLike")
-def uniform_like(
-    x: Tensor,
-    *,
-    dtype: int | None = None,
-    high: float = 1.0,
-    low: float = 0.0,
-    seed: float | None = None,
-    node: NodeContext,
-) -> Tensor:
-    return ws.random_uniform(_graph(node), x.shape, low, high, x.dtype if dtype is None else dtype_name(dtype))
-
-
-@onnx_op("RandomNormalLike")
-def normal_like(
-    x: Tensor,
-    *,
-    dtype: int | None = None,
-    mean: float = 0.0,
-    scale: float = 1.0,
-    seed: float | None = None,
-    node: NodeContext,
-) -> Tensor:
-    return ws.random_normal(_graph(node), x.shape, mean, scale, x.dtype if dtype is None else dtype_name(dtype))
-
-
-@onnx_op("RandomUniform")
+@onnx_op("RandomUniform", "RandomUniformLike")
 def uniform(
-    *,
-    shape: Sequence[int],
-    dtype: int = 1,
-    high: float = 1.0,
-    low: float = 0.0,
-    seed: float | None = None,
-    node: NodeContext,
-) -> Tensor:
-    return ws.random_uniform(_graph(node), tuple(shape), low, high, dtype_name(dtype))
+    x: Tensor | None = None, *, shape: Sequence[int] | None = None, dtype: int | None = None, high: float = 1.0,
+    low: float = 0.0, node: NodeContext,
+) -> Tensor:  # fmt: skip
+    graph, sizes, kind = _draw(node, x, shape, dtype)
+    return ws.random_uniform(graph, sizes, low, high, kind)
 
 
-@onnx_op("RandomNormal")
+@onnx_op("RandomNormal", "RandomNormalLike")
 def normal(
-    *,
-    shape: Sequence[int],
-    dtype: int = 1,
-    mean: float = 0.0,
-    scale: float = 1.0,
-    seed: float | None = None,
-    node: NodeContext,
-) -> Tensor:
-    return ws.random_normal(_graph(node), tuple(shape), mean, scale, dtype_name(dtype))
+    x: Tensor | None = None, *, shape: Sequence[int] | None = None, dtype: int | None = None, mean: float = 0.0,
+    scale: float = 1.0, node: NodeContext,
+) -> Tensor:  # fmt: skip
+    graph, sizes, kind = _draw(node, x, shape, dtype)
+    return ws.random_normal(graph, sizes, mean, scale, kind)
 
 
 @onnx_op("Bernoulli")
-def bernoulli(x: Tensor, *, dtype: int | None = None, seed: float | None = None, node: NodeContext) -> Tensor:
-    drawn = ws.random_uniform(_graph(node), x.shape, dtype=x.dtype) < x
-    return drawn.astype(x.dtype if dtype is None else dtype_name(dtype))
+def bernoulli(x: Tensor, *, dtype: int | None = None, node: NodeContext) -> Tensor:
+    graph, sizes, kind = _draw(node, x, None, dtype)
+    return (ws.random_uniform(graph, sizes, dtype=x.dtype) < x).astype(kind)

@@ -7,6 +7,7 @@ coupled input and forget gate, and lengths; the order of their gates is another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import wholestep as ws
@@ -65,9 +66,7 @@ Cell = Callable[[int], Callable[[Tensor, State], State]]  # direction -> (x, sta
 def _steps(
     x: Tensor, lengths: Tensor | None, firsts: Sequence[Sequence[Tensor]], direction: str, cell: Cell
 ) -> tuple[Tensor, list[Tensor]]:
-    """Run a cell over all steps: all outputs (time, directions, batch, units), and the last value of each state
-    (directions, batch, units).
-    """
+    """All outputs (time, directions, batch, units), and the last value of each state (directions, batch, units)."""
     backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
     outputs, lasts = [], []
     time = ws.iota((x.shape[0],), 0, "int64")
@@ -96,112 +95,72 @@ def _first(given: Tensor | None, n: int, batch: Any, units: int, x: Tensor) -> l
     return [given[d].expand(batch, units) if given.shape[1] == 1 != batch else given[d] for d in range(n)]
 
 
-def _layer(
-    x: Tensor,
-    lengths: Tensor | None,
-    states: Sequence[Tensor | None],
-    n: int,
-    units: int,
-    direction: str,
-    layout: int,
-    cell: Cell,
-) -> tuple[Tensor, ...]:
-    """All outputs and the last states in ONNX's layout; with layout 1 the batch is the first axis of each."""
-    if layout:
-        x, states = x.transpose(0, 1), [None if t is None else t.transpose(0, 1) for t in states]
-    firsts = zip(*(_first(state, n, x.shape[1], units, x) for state in states))  # initial states of each direction
-    out, lasts = _steps(x, lengths, list(firsts), direction, cell)
-    return (out.permute(2, 0, 1, 3), *(t.transpose(0, 1) for t in lasts)) if layout else (out, *lasts)
+@dataclass(frozen=True)
+class Gates:
+    """What a cell reads besides its input and state: weights of one direction, clipping and two options."""
+
+    w: Tensor
+    r: Tensor
+    bias: Tensor | None  # of the gates for the input, then for the state
+    peepholes: Tensor | None
+    units: int
+    clip: float | None
+    linear_before_reset: int
+    input_forget: int
+
+    def sum(self, *terms: Tensor | None) -> Tensor:
+        """The sum of the terms that exist, clipped."""
+        first, *rest = [t for t in terms if t is not None]
+        total: Tensor = sum(rest, start=first)
+        return ws.clip(total, -self.clip, self.clip) if self.clip else total
+
+    def split(self, t: Tensor | None, count: int) -> list[Any]:
+        """The blocks of rows of the gates; None if the input is missing."""
+        return [None if t is None else t[i * self.units : (i + 1) * self.units] for i in range(count)]
 
 
-def _parts(t: Tensor | None, d: int, n: int, units: int) -> list[Any]:
-    """The n row blocks of one direction of W, R, B or P; None if the input is missing."""
-    return [None] * n if t is None else [t[d, i * units : (i + 1) * units] for i in range(n)]
+def _rnn_step(g: Gates, functions: Sequence[Activation], x: Tensor, state: State) -> State:
+    return (functions[0](g.sum(x @ g.w.T, state[0] @ g.r.T, *g.split(g.bias, 2))),)
 
 
-def _sum(*terms: Tensor | None) -> Tensor:
-    first, *rest = [t for t in terms if t is not None]
-    return sum(rest, start=first)
+def _gru_step(g: Gates, functions: Sequence[Activation], x: Tensor, state: State) -> State:
+    (wz, wr, wh), (rz, rr, rh) = g.split(g.w, 3), g.split(g.r, 3)
+    bz, br, bh, cz, cr, ch = g.split(g.bias, 6)
+    (f, activation), old = functions, state[0]
+    update, reset = f(g.sum(x @ wz.T, old @ rz.T, bz, cz)), f(g.sum(x @ wr.T, old @ rr.T, br, cr))
+    if g.linear_before_reset:
+        recurrent = old @ rh.T if ch is None else old @ rh.T + ch
+        new = g.sum(x @ wh.T, bh, reset * recurrent)
+    else:
+        new = g.sum(x @ wh.T, (reset * old) @ rh.T, bh, ch)
+    return ((1.0 - update) * activation(new) + update * old,)
 
 
-def _clip(x: Tensor, clip: float | None) -> Tensor:
-    return x if not clip else ws.clip(x, -clip, clip)
+def _lstm_step(g: Gates, functions: Sequence[Activation], x: Tensor, state: State) -> State:
+    (pi, po, pf), (f, activation, last), (old, memory) = g.split(g.peepholes, 3), functions, state
+    gates = x @ g.w.T + old @ g.r.T
+    gates = gates if g.bias is None else gates + (g.bias[: 4 * g.units] + g.bias[4 * g.units :])
+    i, o, fg, new = (gates[:, k * g.units : (k + 1) * g.units] for k in range(4))
+
+    def look(peephole: Tensor | None, memory: Tensor) -> Tensor | None:
+        return None if peephole is None else peephole * memory
+
+    enter = f(g.sum(i, look(pi, memory)))
+    keep = 1.0 - enter if g.input_forget else f(g.sum(fg, look(pf, memory)))
+    after = keep * memory + enter * activation(g.sum(new))
+    return f(g.sum(o, look(po, after))) * last(after), after
 
 
-@onnx_op("RNN")
-def rnn(
-    x: Tensor,
-    w: Tensor,
-    r: Tensor,
-    b: Tensor | None = None,
-    lengths: Tensor | None = None,
-    h: Tensor | None = None,
-    *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
-) -> tuple[Tensor, ...]:
-    n, units = int(w.shape[0]), int(r.shape[-1])
-    functions = _activations(activations, activation_alpha, activation_beta, ("Tanh",), n)
-
-    def cell(d: int) -> Callable[[Tensor, State], State]:
-        (bias_w, bias_r), (f,) = _parts(b, d, 2, units), functions[d]
-
-        def step(now: Tensor, state: State) -> State:
-            return (f(_clip(_sum(now @ w[d].T, state[0] @ r[d].T, bias_w, bias_r), clip)),)
-
-        return step
-
-    return _layer(x, lengths, (h,), n, units, direction, layout, cell)
+# operator -> its step and its activations
+CELLS: dict[str, tuple[Callable[..., State], tuple[str, ...]]] = {
+    "RNN": (_rnn_step, ("Tanh",)),
+    "GRU": (_gru_step, ("Sigmoid", "Tanh")),
+    "LSTM": (_lstm_step, ("Sigmoid", "Tanh", "Tanh")),
+}
 
 
-@onnx_op("GRU")
-def gru(
-    x: Tensor,
-    w: Tensor,
-    r: Tensor,
-    b: Tensor | None = None,
-    lengths: Tensor | None = None,
-    h: Tensor | None = None,
-    *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
-    linear_before_reset: int = 0,
-) -> tuple[Tensor, ...]:
-    n, units = int(w.shape[0]), int(r.shape[-1])
-    functions = _activations(activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh"), n)
-
-    def cell(d: int) -> Callable[[Tensor, State], State]:
-        (wz, wr, wh), (rz, rr, rh) = _parts(w, d, 3, units), _parts(r, d, 3, units)
-        bz, br, bh, cz, cr, ch = _parts(b, d, 6, units)
-        f, g = functions[d]
-
-        def step(now: Tensor, state: State) -> State:
-            old = state[0]
-            update = f(_clip(_sum(now @ wz.T, old @ rz.T, bz, cz), clip))
-            reset = f(_clip(_sum(now @ wr.T, old @ rr.T, br, cr), clip))
-            if linear_before_reset:
-                new = _sum(now @ wh.T, bh, reset * _sum(old @ rh.T, ch))
-            else:
-                new = _sum(now @ wh.T, (reset * old) @ rh.T, bh, ch)
-            return ((1.0 - update) * g(_clip(new, clip)) + update * old,)
-
-        return step
-
-    return _layer(x, lengths, (h,), n, units, direction, layout, cell)
-
-
-@onnx_op("LSTM")
-def lstm(
+@onnx_op(*CELLS)
+def recurrent(
     x: Tensor,
     w: Tensor,
     r: Tensor,
@@ -216,32 +175,27 @@ def lstm(
     activations: Sequence[str] | None = None,
     clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
+    linear_before_reset: int = 0,
+    node: NodeContext,
 ) -> tuple[Tensor, ...]:
+    """All outputs and the last states in ONNX's layout; with layout 1 the batch is the first axis of each."""
+    step, default = CELLS[node.op]
     n, units = int(w.shape[0]), int(r.shape[-1])
-    functions = _activations(activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh", "Tanh"), n)
+    functions = _activations(activations, activation_alpha, activation_beta, default, n)
 
     def cell(d: int) -> Callable[[Tensor, State], State]:
-        (pi, po, pf), (f, g, last) = _parts(p, d, 3, units), functions[d]
-        bias = None if b is None else b[d, : 4 * units] + b[d, 4 * units :]
+        bias, peepholes = (None if t is None else t[d] for t in (b, p))
+        gates = Gates(w[d], r[d], bias, peepholes, units, clip, linear_before_reset, input_forget)
+        return lambda now, state: step(gates, functions[d], now, state)
 
-        def look(peephole: Tensor | None, memory: Tensor) -> Tensor | None:
-            return None if peephole is None else peephole * memory
-
-        def step(now: Tensor, state: State) -> State:
-            old, memory = state
-            gates = _sum(now @ w[d].T, old @ r[d].T, bias)
-            i, o, fg, new = (gates[:, k * units : (k + 1) * units] for k in range(4))
-            enter = f(_clip(_sum(i, look(pi, memory)), clip))
-            keep = 1.0 - enter if input_forget else f(_clip(_sum(fg, look(pf, memory)), clip))
-            after = keep * memory + enter * g(_clip(new, clip))
-            return f(_clip(_sum(o, look(po, after)), clip)) * last(after), after
-
-        return step
-
-    return _layer(x, lengths, (h, c), n, units, direction, layout, cell)
+    states: list[Tensor | None] = [h, c] if node.op == "LSTM" else [h]
+    if layout:
+        x, states = x.transpose(0, 1), [None if t is None else t.transpose(0, 1) for t in states]
+    firsts = zip(*(_first(state, n, x.shape[1], units, x) for state in states))  # initial states of each direction
+    out, lasts = _steps(x, lengths, list(firsts), direction, cell)
+    return (out.permute(2, 0, 1, 3), *(t.transpose(0, 1) for t in lasts)) if layout else (out, *lasts)
 
 
 @onnx_op("Scan")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import wholestep as ws
+from wholestep.compiler.frontend.shape.index_math import multiply_axis
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.errors import OptionError, ShapeError
 from wholestep.interop.onnx.ops.shapes import along, axes_of
@@ -94,19 +95,12 @@ def weights(a: Axis, how: How) -> Array:
         taps = np.arange(math.floor(place) - reach, math.floor(place) + reach + 2)
         d = (taps - place) / stretch
         w = _linear(d) if how.mode == "linear" else _cubic(d, how.cubic)
-        if how.exclude_outside or how.antialias:
-            w = np.where((taps < 0) | (taps >= n), 0.0, w) if how.exclude_outside else w
+        if how.exclude_outside:
+            w = np.where((taps < 0) | (taps >= n), 0.0, w)
         if how.exclude_outside or how.antialias:
             w = w / w.sum()
         np.add.at(matrix[i], np.clip(taps, 0, n - 1), w)
     return matrix
-
-
-def apply_matrix(x: Tensor, axis: int, matrix: Array) -> Tensor:
-    """Multiply x along one axis by a matrix."""
-    order = [*(d for d in range(x.ndim) if d != axis), axis]
-    out = ws.matmul(x.permute(order), as_tensor(np.ascontiguousarray(matrix.T).astype(x.dtype.numpy)))
-    return out.permute([order.index(d) for d in range(x.ndim)])
 
 
 def resize_axis(x: Tensor, axis: int, a: Axis, how: How) -> Tensor:
@@ -119,7 +113,7 @@ def resize_axis(x: Tensor, axis: int, a: Axis, how: How) -> Tensor:
     if how.mode == "nearest":
         x = along(x, nearest_places(where, a.given, how.nearest), axis)
     else:
-        x = apply_matrix(x, axis, weights(a, how))
+        x = multiply_axis(x, axis, weights(a, how).T)
     if not crop:
         return x
     inside = ((where >= 0) & (where <= a.given - 1)).reshape([-1 if d == axis else 1 for d in range(x.ndim)])

@@ -20,9 +20,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class OnnxInput:
-    """An input of a graph: its name, and its dtype and shape as far as the file declares them; a str is a symbolic
-    dimension.
-    """
+    """An input of a graph; dtype and shape as far as the file declares them, a str is a symbolic dimension."""
 
     name: str
     dtype: str | None

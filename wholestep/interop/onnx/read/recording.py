@@ -15,7 +15,7 @@ from wholestep.errors import UnsupportedOpError, UsageError, WholestepError
 from wholestep.interop.onnx.read import sizes
 from wholestep.interop.onnx.read.network import Array, OnnxFunction, OnnxGraph, OnnxNode, Reference
 from wholestep.interop.onnx.read.sizes import tensor_of
-from wholestep.interop.onnx.read.table import ExportedBatch, Items, NodeContext, OnnxRow, row_of
+from wholestep.interop.onnx.read.table import IGNORED, ExportedBatch, Items, NodeContext, OnnxRow, row_of
 
 Value = Tensor | Array  # constants are arrays; arrays of sizes may contain Dims
 
@@ -80,7 +80,8 @@ class OnnxRecorder:
     def row(
         self, row: OnnxRow, call: OnnxNode, inputs: Sequence[Any], values: Mapping[str, Any], opset: int
     ) -> Sequence[Any]:
-        unknown = call.attributes.keys() - row.attributes
+        ignored = IGNORED - row.attributes
+        unknown = call.attributes.keys() - row.attributes - ignored
         if unknown:
             raise UsageError(
                 f"its attribute {sorted(unknown)[0]!r} is not supported; supported are {sorted(row.attributes)}."
@@ -93,7 +94,7 @@ class OnnxRecorder:
             raise UsageError(f"it needs {row.required} inputs; received {len(operands)}.")
         if not row.variadic and len(operands) > len(row.inputs):
             raise UsageError(f"it takes at most {len(row.inputs)} inputs; received {len(operands)}.")
-        options = dict(call.attributes)
+        options = {name: value for name, value in call.attributes.items() if name not in ignored}
         if row.takes_node:
             read = max((i + 1 for i, name in enumerate(call.outputs) if name), default=0)
             options["node"] = NodeContext(
@@ -102,14 +103,13 @@ class OnnxRecorder:
         results = row.function(*operands, **options)
         several = isinstance(results, tuple | list) and not isinstance(results, Items)
         for result in results if several else (results,):
-            if isinstance(result, Tensor) and not self._is_as_large_as_an_input(result, operands):
+            # arrays of the file and results of their size are not limited
+            as_large = any(
+                isinstance(v, Tensor) and isinstance(result, Tensor) and v.shape == result.shape for v in operands
+            )
+            if isinstance(result, Tensor) and not as_large:
                 sizes.need_room(result.shape, np.dtype(result.dtype.numpy).itemsize)
         return [self.constant_or_tensor(v) for v in (results if several else (results,))]
-
-    @staticmethod
-    def _is_as_large_as_an_input(result: Tensor, operands: Sequence[Any]) -> bool:
-        """Is the result no larger than an operand?  Arrays of the file and results of their size are not limited."""
-        return any(isinstance(v, Tensor) and v.shape == result.shape for v in operands)
 
     def _argument(self, row: OnnxRow, position: int, value: Any) -> Any:
         name = row.inputs[position] if position < len(row.inputs) else ""

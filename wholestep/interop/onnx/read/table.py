@@ -59,6 +59,11 @@ class NodeContext:
     run: Callable[[OnnxGraph, Sequence[Any]], list[Any]]  # records a subgraph (an attribute) on values
 
 
+# Attributes that are accepted and change nothing here: the session has the seed, sums accumulate in float32, and sizes
+# follow from the weights.
+IGNORED = frozenset({"chunk_size", "hidden_size", "round_mode", "saturate", "seed", "stash_type"})
+
+
 @dataclass(frozen=True)
 class OnnxRow:
     """A row: how to record one operator, with its inputs as positional and its attributes as keyword arguments."""

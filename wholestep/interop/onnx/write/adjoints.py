@@ -11,9 +11,7 @@ from wholestep.interop.onnx.write.values import Row, value
 
 
 def conv_grad_weight(e: OnnxEmitter, node: ir.Node) -> str:
-    """The gradient of a convolution's weight: a convolution of x by the gradient with batch and channels swapped, and
-    with stride and dilation swapped.
-    """
+    """A convolution of x by the gradient, with batch and channels swapped, and with stride and dilation swapped."""
     a, (x, g) = attrs_of(node, at.ConvGradAttrs), node.inputs
     groups = a.groups
     images = _parts(e, value(e, x), int(x.type.shape[1]) // groups, groups)

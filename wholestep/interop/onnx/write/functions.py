@@ -1,6 +1,4 @@
-"""Functions stored in a model for ops without an ONNX operator: any runtime can run their bodies, and `ws.from_onnx`
-reads each of them back as the one op.
-"""
+"""Functions stored in a model for ops without an ONNX operator; `ws.from_onnx` reads each of them as the one op."""
 
 from __future__ import annotations
 

@@ -23,9 +23,7 @@ def tensor_info(name: str, type: TensorType) -> ValueInfoProto:
 
 
 def scan(e: OnnxEmitter, node: ir.Node, trails: set[int], write: Write) -> None:
-    """Write a loop: the last value of each carry, then the stacked outputs; `trails` are carries of which all values
-    are read, so that the body also outputs them.
-    """
+    """Write a loop: last carries, then stacked outputs; the body also outputs `trails`, carries read at every step."""
     a = attrs_of(node, at.ScanAttrs)
     operands = [value(e, i) for i in node.inputs]
     inner = OnnxEmitter(e.opset, e)

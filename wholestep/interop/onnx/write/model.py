@@ -53,9 +53,7 @@ class Named:
 def make_model(
     graph: ir.IRGraph, named: Named, opset: int, title: str, *, states_are_inputs: bool = False
 ) -> ModelProto:
-    """A graph as an ONNX model; its states are initializers, which may be inputs as well: a runtime uses the
-    initializer of an input that it is not given.
-    """
+    """A graph as an ONNX model; its states are initializers, defaults of its inputs if they are inputs."""
     e = OnnxEmitter(opset)
     for node in graph.inputs:
         name = node.attrs.name  # type: ignore[attr-defined]

@@ -1,6 +1,4 @@
-"""Makes Python code in `forward` traceable for `torch.export` if it does not affect the numbers; refuses other code
-with an explanation.
-"""
+"""Makes Python code in `forward` that does not affect the numbers traceable for `torch.export`; refuses other code."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ def traceable() -> Iterator[None]:
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]
-    """Replacement functions: `x.data` becomes `x.detach()`, which can be exported; untraceable code raises an error at
-    its line.
-    """
+    """Makes `x.data` a traceable `x.detach()`; a function that cannot be traced raises an error at its line."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function == _GET_DATA:

@@ -55,9 +55,7 @@ class Pair:
 
 
 class AtenRecorder:
-    """The interface for rows of the table: the op that is being recorded, and the conversion of its operands to
-    tensors.
-    """
+    """What rows of the table use: the op that is being recorded, and the conversion of its operands to tensors."""
 
     def __init__(self, graph: Graph, symbols: dict[str, Extent], mode: str = "train") -> None:
         self.graph, self.symbols, self.mode = graph, symbols, mode

@@ -125,9 +125,7 @@ class _Outputs:
 def _outputs(
     module: Any, call: ExampleCall, mode: str, arrays: dict[str, Any], touched: Sequence[Value], seed: int
 ) -> _Outputs:
-    """Call the module once with torch's generator, parameters and buffers as in the other calls; Python's and NumPy's
-    generators get the given seed.
-    """
+    """Call the module once from the same weights; the seed is that of Python's and NumPy's generators."""
     _load(module, arrays)
     args, named = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (call.args, dict(call.named)))
     with in_mode(module, mode), torch.no_grad(), torch.random.fork_rng(devices=[]):

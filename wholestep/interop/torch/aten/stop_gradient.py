@@ -55,9 +55,7 @@ def _mark_held(node: Any) -> None:
 
 
 def _mark_region(program: Any, region: Any) -> None:
-    """Mark each tensor that enters a `no_grad` region, except those that are written there: the write would go to the
-    mark.
-    """
+    """Mark each tensor that enters a `no_grad` region, except those that are written to in it."""
     graph = program.graph_module.graph
     inner = list(getattr(program.graph_module, region.args[1].target).graph.nodes)
     placeholders = [n for n in inner if n.op == "placeholder"]

@@ -14,18 +14,14 @@ Function = Callable[..., Any]
 INTERRUPTED = (TimeoutError, MemoryError)  # raised by a user's alarm or limit: not retried
 F = TypeVar("F", bound=Function)
 
+ROW_FILES = (
+    "functions pointwise arithmetic creation reductions cumulative_sort shape indexing scatter layers spatial pooling "
+    "recurrent special"
+)
+ALGEBRA_FILES = "complex complex_functions linear_algebra eigen"
 FAMILIES = (
-    *(
-        "rows.functions",
-        "rows.pointwise",
-        "rows.arithmetic",
-        "rows.creation",
-        "rows.reductions",
-        "rows.cumulative_sort",
-    ),
-    *("rows.shape", "rows.indexing", "rows.scatter", "rows.layers", "rows.spatial", "rows.convolution", "rows.pooling"),
-    *("rows.recurrent", "rows.special"),
-    *("algebra.complex", "algebra.complex_functions", "algebra.linear_algebra", "algebra.eigen"),
+    *(f"rows.{name}" for name in ROW_FILES.split()),
+    *(f"algebra.{name}" for name in ALGEBRA_FILES.split()),
     *("backwards", "control"),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.interop.name_tables import DEVICE, PRECISION, RANKS, NameTable
+from wholestep.interop.name_tables import DEVICE, PRECISION, RANKS, NameTable, paths
 
 _LINES = "wholestep.interop.torch.functions"  # short compositions
 
@@ -20,77 +20,42 @@ _THREADS = "threads belong to the session: ws.build_session(..., threads=2), ws.
 _WINDOW = "make it with NumPy once: it is data, np.hanning(n) and the like"
 _SHAPE = "what a shape is is known while the program is recorded: ask x.shape and x.dtype in Python"
 
+# Other names of our functions, of `torch` as well as of its tensors.
+ALIASES = {
+    **paths(
+        "absolute=abs arccos=acos arccosh=acosh arcsin=asin arcsinh=asinh arctan=atan arctan2=atan2 arctanh=atanh "
+        "bitwise_left_shift=left_shift bitwise_right_shift=right_shift clamp=clip detach=stop_gradient fix=trunc "
+        "float_power=pow fmax=maximum fmin=minimum mm=matmul moveaxis=movedim mv=matmul ravel=flatten reciprocal=recip "
+        "remainder=mod sgn=sign slice_scatter=scatter_slice split_with_sizes=split swapaxes=transpose "
+        "swapdims=transpose take_along_dim=take_along_axis tile=repeat"
+    ),
+    **paths("hardshrink prelu", "ws.nn.functional."),
+    **paths(
+        "clone=identity divide=div greater=gt greater_equal=ge less=lt less_equal=le multiply=mul negative=neg "
+        "not_equal=ne positive=identity scatter scatter_reduce select_scatter subtract=sub true_divide=div",
+        f"{_LINES}:",
+    ),
+}
+
 TORCH = NameTable(
     theirs="torch",
     ours="ws",
     same={
-        "utils": "wholestep.interop.names:UTILS",
-        **{
-            name: f"{_LINES}:{name}"
-            for name in ["add", "addcdiv", "addcmul", "addmm", "amax", "amin", "argmax", "baddbmm", "bernoulli", "bmm", "broadcast_to", "cdist", "clamp_max", "clamp_min", "cosh", "deg2rad", "diag_embed", "diagonal", "dist", "div", "dot", "eq", "erfc", "fmod", "frac", "ge", "gt", "heaviside", "hstack", "hypot", "index_select", "inner", "is_floating_point", "le", "logaddexp", "logical_and", "logical_not", "logical_or", "logit", "lt", "max", "mean", "min", "mul", "nan_to_num", "narrow", "ne", "neg", "numel", "outer", "rad2deg", "rand_like", "randn_like", "repeat_interleave", "select", "sinh", "std_mean", "sub", "sum", "t", "tan", "tensordot", "trace", "var_mean", "vstack", "xlogy"]
-        },
-        "absolute": "ws.abs",
-        "cat": "ws.concat",
-        "take_along_dim": "ws.take_along_axis",
-        "concatenate": "ws.concat",
-        "clamp": "ws.clip",
-        "reciprocal": "ws.recip",
-        "remainder": "ws.mod",
-        "negative": f"{_LINES}:neg",
-        "subtract": f"{_LINES}:sub",
-        "multiply": f"{_LINES}:mul",
-        "divide": f"{_LINES}:div",
-        "true_divide": f"{_LINES}:div",
-        "float_power": "ws.pow",
-        "fix": "ws.trunc",
-        "pairwise_distance": "ws.nn.functional.pairwise_distance",
-        "selu": "ws.nn.functional.selu",
-        "celu": "ws.nn.functional.celu",
-        "prelu": "ws.nn.functional.prelu",
-        "hardshrink": "ws.nn.functional.hardshrink",
-        "binary_cross_entropy_with_logits": "ws.nn.functional.binary_cross_entropy_with_logits",
-        "sgn": "ws.sign",
-        "positive": f"{_LINES}:identity",
-        "clone": f"{_LINES}:identity",
-        "detach": "ws.stop_gradient",
-        "ravel": "ws.flatten",
-        "swapaxes": "ws.transpose",
-        "swapdims": "ws.transpose",
-        "moveaxis": "ws.movedim",
-        "tile": "ws.repeat",
-        "mm": "ws.matmul",
-        "mv": "ws.matmul",
-        "ger": f"{_LINES}:outer",
-        "vdot": f"{_LINES}:dot",
-        "greater": f"{_LINES}:gt",
-        "greater_equal": f"{_LINES}:ge",
-        "less": f"{_LINES}:lt",
-        "less_equal": f"{_LINES}:le",
-        "not_equal": f"{_LINES}:ne",
-        "row_stack": f"{_LINES}:vstack",
-        "fmax": "ws.maximum",
-        "fmin": "ws.minimum",
-        "dropout_": "ws.dropout",
-        "float": "ws.float32",
-        "double": "ws.float64",
-        "half": "ws.float16",
-        "int": "ws.int32",
-        "long": "ws.int64",
-        "bool": "wholestep.compiler.ir.types:boolean",
-        "dtype": "wholestep.compiler.ir.types:DType",
-        "split_with_sizes": "ws.split",
-        "inf": "math:inf",
-        "nan": "math:nan",
-        "pi": "math:pi",
-        "e": "math:e",
-        "scatter": f"{_LINES}:scatter",
-        "scatter_reduce": f"{_LINES}:scatter_reduce",
-        "slice_scatter": "ws.scatter_slice",
-        "select_scatter": f"{_LINES}:select_scatter",
-        "bitwise_left_shift": "ws.left_shift",
-        "bitwise_right_shift": "ws.right_shift",
-        **{f"arc{name}": f"ws.a{name}" for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
+        **ALIASES,
+        **paths(
+            "add addcdiv addcmul addmm amax amin argmax baddbmm bernoulli bmm broadcast_to cdist clamp_max clamp_min cosh "
+            "deg2rad diag_embed diagonal dist div dot eq erfc fmod frac ge ger=outer gt heaviside hstack hypot "
+            "index_select inner is_floating_point le logaddexp logical_and logical_not logical_or logit lt max mean min "
+            "mul nan_to_num narrow ne neg numel outer rad2deg rand_like randn_like repeat_interleave row_stack=vstack "
+            "select sinh std_mean sub sum t tan tensordot trace var_mean vdot=dot vstack xlogy",
+            f"{_LINES}:",
+        ),
+        **paths("cat=concat concatenate=concat double=float64 dropout_=dropout float=float32 half=float16 int=int32 long=int64"),
+        **paths("binary_cross_entropy_with_logits celu pairwise_distance selu", "ws.nn.functional."),
+        **paths("bool=boolean dtype=DType", "wholestep.compiler.ir.types:"),
+        **paths("inf nan pi e", "math:"),
         "OutOfMemoryError": "ws.errors.OutOfMemoryError",
+        "utils": "wholestep.interop.names:UTILS",
     },
     say={
         # training
@@ -109,7 +74,6 @@ TORCH = NameTable(
         "load": "write model.load('model.safetensors'); torch's own files too, model.load('model.pt')",
         "GradScaler": "float16 has its own: ws.fit(..., precision='float16', loss_scale=ws.LossScale())",
         "cuda": f"{DEVICE}; `wholestep doctor` says whether there is a GPU",
-        "use_deterministic_algorithms": "nothing to write: the same seed gives the same bits, with any number of threads",
         "get_default_dtype": "layers are float32 unless they are told: ws.nn.Linear(3, 4, dtype='float64')",
         "distributed": RANKS,
         "multiprocessing": f"threads=2 of ws.fit says how many cores a process takes; {RANKS}",
@@ -222,7 +186,7 @@ TORCH = NameTable(
     groups=(
         ("no_grad enable_grad inference_mode set_grad_enabled is_grad_enabled is_inference_mode_enabled is_inference", _MODE),
         ("seed initial_seed get_rng_state set_rng_state random Generator default_generator", _SEED),
-        ("autocast amp set_float32_matmul_precision get_float32_matmul_precision", PRECISION),
+        ("*autocast* amp set_float32_matmul_precision get_float32_matmul_precision", PRECISION),
         ("device get_default_device set_default_device cpu mps accelerator get_device", DEVICE),
         ("set_num_threads get_num_threads set_num_interop_threads get_num_interop_threads", _THREADS),
         ("set_default_dtype set_default_tensor_type", "say it to the model: model.astype('float64')"),
@@ -256,7 +220,6 @@ TORCH = NameTable(
         ("trapz trapezoid cumulative_trapezoid", "write ((y[1:] + y[:-1]) * dx / 2).sum()"),
         ("is_nonzero is_same_size is_signed is_neg is_distributed can_cast promote_types result_type", _SHAPE),
         ("*Tensor", "tensors are made by functions: ws.zeros(shape, dtype='float32'), ws.constant(value)"),
-        ("*autocast*", PRECISION),
         ("*deterministic*", "nothing to write: the same seed gives the same bits, with any number of threads"),
         ("is_anomaly_* set_anomaly_*", "ws.fit(..., nonfinite='raise') names the step, the layer and the line"),
         ("adaptive_* avg_pool* max_pool* conv_transpose* conv3d pixel_* instance_norm", "the layers are in ws.nn; ws.conv2d, ws.max_pool2d, ws.avg_pool2d are functions"),

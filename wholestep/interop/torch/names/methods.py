@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from wholestep.interop.name_tables import DEVICE, MODE, NameTable
+from wholestep.interop.name_tables import DEVICE, MODE, NameTable, paths
+from wholestep.interop.torch.names.functions import ALIASES
 
 _LINES = "wholestep.interop.torch.functions"
 _TENSOR, _MODULE = f"{_LINES}.tensor_methods", f"{_LINES}.module_methods"
@@ -20,78 +21,30 @@ _FUNCTIONS = (
     "maximum minimum movedim norm normalize pow repeat roll round rsqrt sign silu softmax split square squeeze std "
     "stop_gradient tril triu trunc unbind unflatten unsqueeze var zeros_like ones_like full_like swiglu "
     "atan prod cumprod cummax cummin logcumsumexp index_add index_copy index_fill index_put masked_scatter bitwise_and "
-    "bitwise_or bitwise_xor bitwise_not acos acosh asin asinh atan2 atanh sinc digamma erfinv lgamma histc"
+    "bitwise_or bitwise_xor bitwise_not acos acosh asin asinh atan2 atanh sinc digamma erfinv lgamma histc argsort topk "
+    "unfold=windows_along"
 )
 _LINES_TOO = (
     "sub div neg eq ne lt le gt ge logical_and logical_not logical_or tan sinh cosh erfc logit xlogy logaddexp hypot "
     "deg2rad rad2deg frac fmod heaviside clamp_min clamp_max nan_to_num addcmul addcdiv bmm dot outer inner addmm "
     "baddbmm tensordot dist amax amin var_mean std_mean t index_select select narrow repeat_interleave diagonal "
-    "diag_embed trace numel rand_like randn_like bernoulli is_floating_point"
+    "diag_embed trace numel rand_like randn_like bernoulli is_floating_point contiguous=identity nelement=numel"
 )
 
 TENSORS = NameTable(
     theirs="torch.Tensor",
     ours="a tensor",
     same={
-        **{name: f"ws.{name}" for name in _FUNCTIONS.split()},
-        **{name: f"{_LINES}:{name}" for name in _LINES_TOO.split()},
-        **{
-            name: f"{_TENSOR}:{name}"
-            for name in ["dim", "expand_as", "new_full", "new_ones", "new_zeros", "size", "to", "view_as"]
-        },
-        **{name: f"{_TENSOR}:to_{name}" for name in ("bool", "double", "float", "half", "int", "long")},
-        "gather": f"{_TENSOR}:pick_along",
-        "argsort": "ws.argsort",
-        "unfold": "ws.windows_along",
-        "scatter": f"{_LINES}:scatter",
-        "scatter_reduce": f"{_LINES}:scatter_reduce",
-        "slice_scatter": "ws.scatter_slice",
-        "select_scatter": f"{_LINES}:select_scatter",
-        **{f"arc{name}": f"ws.a{name}" for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
-        "bitwise_left_shift": "ws.left_shift",
-        "bitwise_right_shift": "ws.right_shift",
-        "topk": "ws.topk",
-        "take_along_dim": "ws.take_along_axis",
-        "reshape_as": f"{_TENSOR}:view_as",
-        "split_with_sizes": "ws.split",
-        "positive": f"{_LINES}:identity",
-        "fmax": "ws.maximum",
-        "fmin": "ws.minimum",
-        "prelu": "ws.nn.functional.prelu",
-        "hardshrink": "ws.nn.functional.hardshrink",
+        **ALIASES,
+        **paths(_FUNCTIONS),
+        **paths(_LINES_TOO, f"{_LINES}:"),
+        **paths(
+            "bool=to_bool dim double=to_double expand_as float=to_float gather=pick_along half=to_half int=to_int "
+            "long=to_long ndimension=dim new_full new_ones new_zeros reshape_as=view_as size to type=to type_as=to view_as "
+            "where=where_",
+            f"{_TENSOR}:",
+        ),
         "view": "wholestep.compiler.frontend.tensor:Tensor.reshape",
-        "clamp": "ws.clip",
-        "reciprocal": "ws.recip",
-        "remainder": "ws.mod",
-        "absolute": "ws.abs",
-        "negative": f"{_LINES}:neg",
-        "subtract": f"{_LINES}:sub",
-        "multiply": f"{_LINES}:mul",
-        "divide": f"{_LINES}:div",
-        "true_divide": f"{_LINES}:div",
-        "greater": f"{_LINES}:gt",
-        "greater_equal": f"{_LINES}:ge",
-        "less": f"{_LINES}:lt",
-        "less_equal": f"{_LINES}:le",
-        "not_equal": f"{_LINES}:ne",
-        "mm": "ws.matmul",
-        "mv": "ws.matmul",
-        "swapaxes": "ws.transpose",
-        "swapdims": "ws.transpose",
-        "moveaxis": "ws.movedim",
-        "tile": "ws.repeat",
-        "ravel": "ws.flatten",
-        "ndimension": f"{_TENSOR}:dim",
-        "nelement": f"{_LINES}:numel",
-        "type": f"{_TENSOR}:to",
-        "type_as": f"{_TENSOR}:to",
-        "where": f"{_TENSOR}:where_",
-        "detach": "ws.stop_gradient",
-        "clone": f"{_LINES}:identity",
-        "contiguous": f"{_LINES}:identity",
-        "sgn": "ws.sign",
-        "fix": "ws.trunc",
-        "float_power": "ws.pow",
     },
     say={
         "backward": "gradients are recorded, ws.gradients(loss, params); a session takes those of the first output itself",
@@ -101,17 +54,11 @@ TENSORS = NameTable(
         "retain_grad": "ask for it while recording: grads = ws.gradients(loss, [x])",
         "grad_fn": "x.node is what was recorded",
         "scatter_add": "write x + ws.scatter_add(updates, index, size)",
-        "masked_select": "how many elements are left is not known beforehand; write ws.where(mask, x, 0.0)",
-        "nonzero": "how many there are is not known beforehand; write ws.where(condition, a, b)",
-        "unique": "how many there are is not known beforehand; of data: np.unique(y)",
         "sort": "ws.sort(x, axis) gives the values alone, ws.argsort(x, axis) the indices",
-        "median": "write ws.sort(x)[..., (n - 1) // 2]",
         "bfloat16": "write x.astype('bfloat16')",
         "byte": "write x.astype('uint8')",
-        "as_strided": "write x[...] with slices, x.reshape(...) and x.permute(...)",
         "diag": "a vector as a matrix is x.diag_embed(), the diagonal of one x.diagonal()",
         "bincount": "write ws.bincount(x, size)",
-        "multinomial": "draw by Gumbel: (log_p - ws.log(-ws.log(ws.random_uniform(log_p, log_p.shape)))).argmax(-1)",
         "register_hook": _HOOK,
         "share_memory_": "ranks are processes with arrays of their own: ws.fit(..., workers=ws.Workers(4))",
         "set": "give the value when the tensor is made: g.named_tensor(name, value); later, session.set(name, value)",
@@ -124,12 +71,8 @@ TENSORS = NameTable(
         "new_tensor": "a constant is ws.constant(value)",
         "new_empty": "write x.new_zeros(shape)",
         "resize": "write x.reshape(...)",
-        "equal": "write ws.all(x == y)",
-        "allclose": "write ws.all(ws.abs(x - y) <= 1e-6)",
-        "expand_dims": "write x.unsqueeze(axis)",
         "fill": "write ws.full_like(x, value)",
-        "cross": "write it from a[..., 0] ... b[..., 2] and ws.stack(..., axis=-1)",
-        "diff": "write x[1:] - x[:-1]",
+        "expand_dims": "write x.unsqueeze(axis)",
         "names": "x.name is its name; sizes have names in x.shape",
         "nbytes": "write x.numel() * x.dtype.itemsize",
     },
@@ -145,14 +88,9 @@ TENSORS = NameTable(
         ("short char", "write x.astype('int32')"),
         ("stride is_contiguous storage data_ptr", "tensors have no memory of their own"),
         ("H mH", "write x.mT; there are no complex numbers here"),
-        ("real imag", "there are no complex numbers here"),
-        ("to_dense is_sparse layout", "tensors are dense here"),
+        ("to_dense is_sparse layout to_sparse* sparse_* coalesce", "tensors are dense here"),
         ("element_size itemsize", "write x.dtype.itemsize"),
         ("*_", _IN_PLACE + "; write x = x.{plain}(...)"),
-        ("angle", "of a pair of real and imaginary parts: ws.atan2(imaginary, real)"),
-        ("cholesky* det logdet slogdet inverse pinverse qr svd lu matrix_*", "there is no linear algebra beyond products here; compute it with np.linalg outside of the step"),
-        ("fft* stft istft", "a complex number is a pair of tensors here: real, imaginary = ws.rfft(x)"),
-        ("to_sparse* sparse_* coalesce", "tensors are dense here"),
     ),
 )  # fmt: skip
 
@@ -160,12 +98,12 @@ MODULES = NameTable(
     theirs="torch.nn.Module",
     ours="a module",
     same={
-        **{
-            name: f"{_MODULE}:{name}"
-            for name in ["named_parameters", "named_buffers", "buffers", "named_children", "modules", "get_submodule", "get_parameter", "requires_grad_", "get_layer", "double", "to", "cpu", "register_buffer", "register_parameter", "add_module"]
-        },
-        "float": f"{_MODULE}:to_float",
-        "register_module": f"{_MODULE}:add_module",
+        **paths(
+            "named_parameters named_buffers buffers named_children modules get_submodule get_parameter requires_grad_ "
+            "get_layer double to cpu register_buffer register_parameter add_module float=to_float "
+            "register_module=add_module",
+            f"{_MODULE}:",
+        ),
         "training": "wholestep.nn.module.freezing:BY_ENTRY_POINT",
     },
     say={
@@ -213,7 +151,7 @@ MODULES = NameTable(
     },
     groups=(
         ("train eval", MODE),
-        ("cuda device", DEVICE),
+        ("cuda device ipu xpu mtia", DEVICE),
         ("half bfloat16", _HALF),
         ("add_metric log", "give ws.fit metrics=[...]"),
         ("trainable_variables trainable_weights", "write model.parameters()"),
@@ -221,7 +159,6 @@ MODULES = NameTable(
         ("to_json get_config", "a model is its Python class; its numbers are model.save('model.safetensors')"),
         ("count_params num_parameters", "write sum(p.elements for p in model.parameters().values())"),
         ("register_*hook* register_load_* register_state_*", _HOOK),
-        ("ipu xpu mtia", DEVICE),
         ("set_submodule get_extra_state set_extra_state", "assign it: self.name = module"),
     ),
 )  # fmt: skip
@@ -229,13 +166,7 @@ MODULES = NameTable(
 PARAMETERS = NameTable(
     theirs="torch.nn.Parameter",
     ours="a parameter",
-    same={
-        "normal_": "ws.nn.init.normal_",
-        "uniform_": "ws.nn.init.uniform_",
-        "fill_": "ws.nn.init.constant_",
-        "zero_": "ws.nn.init.zeros_",
-        "copy_": "ws.nn.init.copy_",
-    },
+    same=paths("normal_ uniform_ fill_=constant_ zero_=zeros_ copy_", "ws.nn.init."),
     say={
         "grad": "gradients live within one step: session.gradient_stats(), or ws.gradients(loss, params) in a @ws.step",
         "clone": "write model.state_dict()[name], which is a copy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.interop.name_tables import CELL, RANKS, NameTable
+from wholestep.interop.name_tables import CELL, RANKS, NameTable, paths
 
 _SAME = (
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d avg_pool1d avg_pool2d avg_pool3d "
@@ -15,9 +15,7 @@ _SAME = (
 FUNCTIONAL = NameTable(
     theirs="torch.nn.functional",
     ours="ws.nn.functional",
-    same={
-        **{name: f"ws.{name}" for name in _SAME.split()},
-    },
+    same=paths(_SAME),
     say={
         "dropout1d": "write x * ws.dropout(ws.ones_like(x[:, :, :1]), p): whole channels",
         "dropout2d": "write x * ws.dropout(ws.ones_like(x[:, :, :1, :1]), p): whole channels",
@@ -196,7 +194,6 @@ UTILS = NameTable(
         "data": "batches are ws.DataLoader(x, y), samplers and transforms are in ws.data",
         "checkpoint": "memory=0.7 of ws.fit: the planner decides which values are computed again",
         "tensorboard": "write callbacks=ws.TensorBoardLogger('runs/tb')",
-        "transforms": AUGMENTED,
         "summary": "write model.summary(ws.Spec(('batch', 784)))",
         "keras": "layers are in ws.nn, losses in ws.losses, and ws.fit is compile and fit in one: docs/guides/from-keras.md",
         "grad": "write ws.gradients(loss, [x]) inside a @ws.step; of a loss of arrays ws.compute_gradients(loss, model)",
@@ -220,7 +217,7 @@ UTILS = NameTable(
         ("RandomCrop", "write transform=ws.data.Crop(4) of ws.DataLoader: images are padded by 4 and cut to their size"),
         ("ToTensor PILToTensor", "nothing to write: data are NumPy arrays; bytes become floats by ws.data.Scale(1 / 255)"),
         ("Compose", "write transform=[ws.data.Crop(4), ws.data.Flip()] of ws.DataLoader"),
-        ("Rotate Random* ColorJitter Grayscale GaussianBlur AutoAugment RandAugment TrivialAugmentWide AugMix", AUGMENTED),
+        ("transforms Rotate Random* ColorJitter Grayscale GaussianBlur AutoAugment RandAugment TrivialAugmentWide AugMix", AUGMENTED),
     ),
 )  # fmt: skip
 

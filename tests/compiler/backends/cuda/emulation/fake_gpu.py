@@ -26,8 +26,8 @@ from wholestep.compiler.backends.cuda.runtime import device
 from wholestep.compiler.backends.gpu.grids.gemm_library import Product
 
 MEETS = re.compile(
-    r"ws_warp|ws_convolve|ws_gradient|ws_pooled_gradient|ws_block|ws_\w*product|ws_attention|ws_mma_attention|__ballot|__syncthreads"
-    r"|ws_is_last"
+    r"ws_warp|ws_lanes|ws_sum_s\w+|ws_convolve|ws_\w*gradient|ws_block|ws_\w*product|ws_\w*attention|__ballot|__syncthreads"
+    r"|ws_is_last|ws_strip|ws_pixels|ws_scatter_table|ws_rank_keys|ws_\w+_digits"
 )
 TOTAL = 1 << 30  # bytes of its memory
 MOST_SHARED, ALLOWED = 227 << 10, 48 << 10  # bytes of shared memory of a block, and of one for which nobody asked

@@ -107,7 +107,7 @@ def test_convolutions_of_many_channels_in_half_types_are_the_librarys() -> None:
     """With its own strides, kernels of one pixel and pools behind; groups and three channels are ours."""
     forms = {name: windows_of(planned()[name][1].plan) for name in MANY}
     assert forms["half"] == forms["half and far"] == forms["half and filled up"] == ["cudnn"] * 5
-    assert set(forms["half of few"]) == {"direct", "product", "gradient"}
+    assert set(forms["half of few"]) == {"direct", "gradient", "grouped", "grouped gradient"}
 
 
 def test_norms_over_pixels_read_their_images_once() -> None:

@@ -1,4 +1,4 @@
-"""Half-precision casts around library convolutions: what cuDNN reads and writes is rounded once, for all readers.
+"""Half-precision casts around library convolutions and grouped ones: their images are rounded once, for all readers.
 
     conv2d(x, w) in float32 becomes cast(cast(conv2d(x, w), half), float32), and so does x if it is rounded anyway
 
@@ -9,10 +9,16 @@ directly into the library's channels-last layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import CHANNELS, OPS, computes_half, is_for_library
-from wholestep.compiler.backends.gpu.grids.convolution import static_extent
+from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import (
+    CHANNELS,
+    OPS,
+    computes_half,
+    is_for_library,
+    is_grouped_half,
+)
+from wholestep.compiler.backends.gpu.grids.convolution_operands import static_extent
 from wholestep.compiler.backends.gpu.target import GpuTarget
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -58,8 +64,8 @@ def _pad_channels(node: Node, outputs_step: int) -> Node:
 
 
 def round_images(graph: IRGraph) -> IRGraph:
-    """Inserts the casts; returns the same graph if the library computes no convolution."""
-    calls = {n: None for n in graph.nodes if computes_half(n)}
+    """Inserts the casts; returns the same graph if there is no such convolution."""
+    calls = {n: is_grouped_half(n) for n in graph.nodes if computes_half(n) or is_grouped_half(n)}
     if not calls:
         return graph
     rounded = _half_results(calls)
@@ -70,7 +76,10 @@ def round_images(graph: IRGraph) -> IRGraph:
             new[node] = halves[node.inputs[0]]
             continue
         inputs = [new[i] for i in node.inputs]
-        rebuilt = node.with_inputs([_cast_after_view(i) for i in inputs] if node in calls else inputs)
+        if node in calls:  # our grouped kernels read weights in any layout
+            images = 1 if calls[node] and node.op != "conv2d_grad_weight" else 2
+            inputs = [*map(_cast_after_view, inputs[:images]), *inputs[images:]]
+        rebuilt = node.with_inputs(inputs)
         if node.op in VIEWS and node.inputs[0] in halves:
             with b.origin(node):
                 halves[node] = node.with_inputs([halves[node.inputs[0]]])
@@ -83,12 +92,13 @@ def round_images(graph: IRGraph) -> IRGraph:
     return graph.with_nodes(new)
 
 
-def _half_results(calls: Iterable[Node]) -> dict[Node, DType]:
-    """Nodes to be rounded: the library's results, and float32 values that it reads in a half type."""
+def _half_results(calls: Mapping[Node, bool]) -> dict[Node, DType]:
+    """Nodes to be rounded: results, except weight gradients of grouped kernels, and float32 images that are read."""
     half_types: dict[Node, DType] = {}
-    for node in calls:
+    for node, is_grouped in calls.items():
         image = node.inputs[0]
-        half_types[node] = image.type.dtype
+        if not (is_grouped and node.op == "conv2d_grad_weight"):
+            half_types[node] = image.type.dtype
         if node.op == "conv2d" and image.op == "cast" and image.inputs[0].op not in LEAVES:
             half_types[image.inputs[0]] = image.type.dtype
     return half_types
@@ -112,14 +122,20 @@ def _cast_after_view(operand: Node) -> Node:
 
 
 def copy_operands(graph: IRGraph, target: GpuTarget) -> IRGraph:
-    """Copies permuted operands of tf32 convolutions (weights, inputs) into the library's channels-last layout."""
-    if not target.tf32:
-        return graph
+    """Copies operands of library convolutions that are stored in another layout into the library's channels-last one.
+
+    These are the weights and inputs of tf32 convolutions, and images that an op without a channels-last form computes.
+    """
     copies: dict[Node, Node] = {}
 
     def rule(node: Node) -> Node:
         if not is_for_library(node, target):
             return node
-        return node.with_inputs([copies.setdefault(i, stored_copy(i)) if i.op == "permute" else i for i in node.inputs])
+        return node.with_inputs([copies.setdefault(i, stored_copy(i)) if _is_reordered(i) else i for i in node.inputs])
 
     return rewrite(graph, rule)
+
+
+def _is_reordered(operand: Node) -> bool:
+    """Is the operand a permuted view whose channels are not contiguous?"""
+    return operand.op == "permute" and attrs_of(operand, at.PermuteAttrs).order[-1] != operand.type.rank - 1

@@ -19,7 +19,7 @@ from wholestep.compiler.backends.cuda.libraries.cudnn import (
     LibraryCall,
     TensorAddress,
 )
-from wholestep.compiler.backends.gpu.grids.convolution import operand, shape_of, static_extent
+from wholestep.compiler.backends.gpu.grids.convolution_operands import operand, shape_of, static_extent
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
 from wholestep.compiler.backends.gpu.strides import start_of, stride_of
 from wholestep.compiler.backends.gpu.target import GpuTarget, costs_of, gpu_target, target_of
@@ -38,13 +38,19 @@ OPS = {  # op of the IR -> the library's function, its argument names for our op
 }
 
 
-def has_many_channels(dtype: DType, channels: Extent, outputs: Extent, groups: int, tf32_channels: int | None) -> bool:
-    """Is a convolution with this many channels per group one for the library?
+def has_many_channels(
+    op: str, dtype: DType, channels: Extent, outputs: Extent, groups: int, tf32_channels: int | None
+) -> bool:
+    """Is a convolution or adjoint with this many channels and outputs per group one for the library?
+
+    Of groups, images in half types: for a weight gradient its first deterministic proposal may be slow (063).
 
     Args:
         tf32_channels: fewest channels of a float32 convolution; None if these are not computed in tf32.
     """
-    if not (isinstance(channels, int) and isinstance(outputs, int)) or groups > 1:
+    if not (isinstance(channels, int) and isinstance(outputs, int)):
+        return False
+    if groups > 1 and not (dtype.is_half and op != "conv2d_grad_weight"):
         return False
     least = CHANNELS if dtype.is_half else tf32_channels if dtype == float32 else None
     return least is not None and channels % CHANNELS == outputs % CHANNELS == 0 and min(channels, outputs) >= least
@@ -52,7 +58,7 @@ def has_many_channels(dtype: DType, channels: Extent, outputs: Extent, groups: i
 
 def tf32_channels_of(target: GpuTarget) -> int | None:
     """Fewest channels of a float32 convolution that the library computes; None if the target computes none in tf32."""
-    return target.cost_model.library.tf32_channels if target.tf32 else None
+    return target.cost_model.library.tf32_channels if target.tf32_convolutions else None
 
 
 def is_for_library(node: Node, target: GpuTarget) -> bool:
@@ -65,6 +71,15 @@ def computes_half(node: Node) -> bool:
     return _is_for_library(node, None)
 
 
+def is_grouped_half(node: Node) -> bool:
+    """Is a node a grouped convolution or adjoint of half-precision images, which our kernels compute?"""
+    if node.op not in OPS:
+        return False
+    a = node.attrs
+    assert isinstance(a, at.ConvAttrs | at.ConvGradAttrs)
+    return a.last and a.groups > 1 and node.inputs[0].type.dtype.is_half and not computes_half(node)
+
+
 def _is_for_library(node: Node, tf32_channels: int | None) -> bool:
     if node.op not in OPS:
         return False
@@ -72,15 +87,23 @@ def _is_for_library(node: Node, tf32_channels: int | None) -> bool:
     a = node.attrs
     assert isinstance(a, at.ConvAttrs | at.ConvGradAttrs)
     outputs, _, _, channels = weight.type.shape
-    return a.last and has_many_channels(node.inputs[0].type.dtype, channels, outputs, a.groups, tf32_channels)
+    each = static_extent(outputs) // a.groups
+    return a.last and has_many_channels(node.op, node.inputs[0].type.dtype, channels, each, a.groups, tf32_channels)
 
 
 def takes_epilogue(convolution: Node, node: Node, alone: bool, target: str) -> bool:
-    """May a node be fused into a convolution's kernel?  The library fuses only the rounding of its single reader."""
-    if not is_for_library(convolution, gpu_target(target)):
+    """May a node be fused into a convolution's kernel?  With half images only the rounding, if it is the only reader.
+
+    The library fuses nothing else, and our grouped kernels would store float32 images for the ops after them.
+    """
+    if not is_for_library(convolution, gpu_target(target)) and not _rounds_image(convolution):
         return convolution.op != "conv2d_grad_weight" and convolution.op != "pooled_grad_weight"
     half = convolution.inputs[0].type.dtype
     return alone and node.op == "cast" and node.type.dtype == half and half.is_half
+
+
+def _rounds_image(node: Node) -> bool:
+    return is_grouped_half(node) and node.op != "conv2d_grad_weight"
 
 
 def why_not_cudnn(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
@@ -97,7 +120,8 @@ def why_not_cudnn(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> str 
         return f"they multiply {'/'.join(sorted(map(str, dtypes)))}"
     if len(dtypes) > 1 or plan.buffers[result[0].buffer].type.dtype not in dtypes:
         return "their sums are not rounded"  # the library's algorithms with float32 results are slow
-    if not has_many_channels(min(dtypes, key=str), weight[3], weight[0], window.groups, tf32_channels):
+    outputs = static_extent(weight[0]) // window.groups
+    if not has_many_channels(window.op, min(dtypes, key=str), weight[3], outputs, window.groups, tf32_channels):
         few = f"their channels are few, or not multiples of {CHANNELS}"
         return "they have groups" if window.groups > 1 else few
     if kernel.loop is not None or not _is_symmetric(kernel, window):

@@ -13,28 +13,16 @@ from itertools import product as combinations
 from math import ceil, prod
 
 from wholestep.compiler.backends.gpu.cost_model import ConvolutionCosts
+from wholestep.compiler.backends.gpu.grids.convolution_operands import operand, shape_of, static_extent
 from wholestep.compiler.backends.gpu.grids.gemm import schedule_tiled_gemm
+from wholestep.compiler.backends.gpu.grids.grouped_convolution import schedule_grouped
 from wholestep.compiler.backends.gpu.kernel_schedule import JOINED, THREADS, Form, GpuSchedule, blocks_of, sizes_in
 from wholestep.compiler.backends.gpu.target import GpuTarget, target_of
 from wholestep.compiler.ir.types import DType, Extent, evaluate
 from wholestep.compiler.plan.model.bodies import Window
-from wholestep.compiler.plan.model.kernel import Draft, Kernel, Operand
+from wholestep.compiler.plan.model.kernel import Draft, Kernel
 from wholestep.errors import PlanError
 from wholestep.records import dataclass
-
-
-def operand(window: Window, name: str) -> Operand:
-    return next(o for o in window.operands if o.name == name)
-
-
-def shape_of(kernel: Kernel, item: Operand) -> tuple[Extent, ...]:
-    return tuple(kernel.axes[a] for a in item.axes)
-
-
-def static_extent(extent: Extent) -> int:
-    """An extent that does not depend on the call."""
-    assert isinstance(extent, int), f"only the number of images may vary between calls, not {extent}"
-    return extent
 
 
 @dataclass(frozen=True)
@@ -265,6 +253,8 @@ def schedule_window(plan: Draft, kernel: Kernel) -> GpuSchedule:
     libraries = target.load_libraries()
     if libraries.why_not(plan, kernel, sizes) is None:
         return libraries.schedule(plan, kernel)
+    if grouped := schedule_grouped(target, plan, kernel, window, sizes):
+        return grouped
     if window.op in PRODUCTS:
         dtype = plan.buffers[window.operands[0].load.buffer].type.dtype
         own_schedule = schedule_direct(target, kernel, window, sizes, dtype)

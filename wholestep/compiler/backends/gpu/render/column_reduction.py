@@ -1,19 +1,18 @@
 """Column reduction: one block per tile of columns, whose warps split the reduced axis.
 
 Order of the sums: part p (a warp or less) adds rows p, p + parts, ...; then the parts are added in order; then, if the
-axis is split, the chunks of all blocks, by the last block to arrive.  No atomics, so the bits are reproducible.
+axis is split, the chunks of each group of `JOINED_CHUNKS` blocks, by the last of them to arrive, and the groups.  No
+atomics, so the bits are reproducible.
 """
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, WARP
+from wholestep.compiler.backends.gpu.kernel_schedule import JOINED_CHUNKS, PARTS, Form
 from wholestep.compiler.backends.gpu.render.language import STORED
 from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Columns
 from wholestep.compiler.plan.model.kernel import Reduce
-
-PARTS = THREADS // WARP  # parts of a sum, one per warp of a block; determines the bits
 
 
 def render_columns(w: GpuWriter) -> None:
@@ -23,6 +22,9 @@ def render_columns(w: GpuWriter) -> None:
     """
     columns = w.kernel.body
     assert isinstance(columns, Columns)
+    if w.schedule.form == Form.ELEMENTS:
+        render_short_columns(w, columns)
+        return
     sums, epilogue = columns.levels
     lanes, each = w.schedule.width, w.schedule.vector
     extent, parts, wide = w.axis_extent(columns.vector), w.schedule.threads // lanes, lanes * each
@@ -56,6 +58,33 @@ def render_columns(w: GpuWriter) -> None:
             w.stores(epilogue.stores)
 
 
+def render_short_columns(w: GpuWriter, columns: Columns) -> None:
+    """One thread per result or vector of results, which adds the few elements of the reduced axis."""
+    (sums, epilogue), axis, each = columns.levels, columns.vector, w.schedule.vector
+    packs, across = VectorizedLevel(w, axis, each), f"({w.axis_extent(axis)}/{each})"
+    w.emit(f"const {w.int} total = {w.count(columns.rows)} * {across};")
+    first, stride = f"({w.int})blockIdx.x*blockDim.x + threadIdx.x", f"({w.int})gridDim.x*blockDim.x"
+    with w.block(f"for ({w.int} at = {first}; at < total; at += {stride})"):
+        w.emit(f"const {w.int} base = at % {across} * {each}, row = at / {across};")
+        w.decompose("row", columns.rows)
+        start_packs(w, sums.reduces, each)
+        w.emit("#pragma unroll")
+        with w.loop(f"i{columns.reduced}", "0", w.axis_extent(columns.reduced)):
+            packs.render(sums, sums_of="[e]")
+        for r in sums.reduces:
+            w.values[r.id] = f"r{r.id}[e]"
+        packs.render(epilogue)
+
+
+def start_packs(w: GpuWriter, reduces: tuple[Reduce, ...], each: int) -> None:
+    """Declares the accumulators of several adjacent columns, with their neutral elements."""
+    for r in reduces:
+        first = "0" if r.op == "sum" else f"ws_lowest(({STORED[w.dtypes[r.value]]})0)"
+        w.emit(f"{STORED[w.dtypes[r.value]]} r{r.id}[{each}];")
+        w.emit("#pragma unroll")
+        w.emit(f"for (int e = 0; e < {each}; e++) r{r.id}[e] = {first};")
+
+
 def add_alone(w: GpuWriter, columns: Columns, begin: str, end: str) -> None:
     """One thread per column: it computes the parts that warps would compute, one after the other."""
     sums = columns.levels[0]
@@ -83,10 +112,12 @@ def add_columns(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int
         for r in sums.reduces:
             w.start(r)
         inside = f"if (i{columns.vector} < {w.axis_extent(columns.vector)})"
-        with w.block(inside), w.loop(f"i{columns.reduced}", f"{begin} + part", end, str(parts)):
-            w.instructions(sums.body)
-            for r in sums.reduces:
-                w.accumulate(r, columns.reduced)
+        with w.block(inside):
+            w.emit("#pragma unroll 4")
+            with w.loop(f"i{columns.reduced}", f"{begin} + part", end, str(parts)):
+                w.instructions(sums.body)
+                for r in sums.reduces:
+                    w.accumulate(r, columns.reduced)
         w.emit("__syncthreads();")
         for r in sums.reduces:
             w.emit(f"parts{r.id}[part][lane] = r{r.id};")
@@ -99,11 +130,7 @@ def add_packs(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int, 
     packs = VectorizedLevel(w, axis, each)
     with w.block(""):
         w.emit(f"const {w.int} base = first_column + lane*{each};")
-        for r in sums.reduces:
-            first = "0" if r.op == "sum" else f"ws_lowest(({STORED[w.dtypes[r.value]]})0)"
-            w.emit(f"{STORED[w.dtypes[r.value]]} r{r.id}[{each}];")
-            w.emit("#pragma unroll")
-            w.emit(f"for (int e = 0; e < {each}; e++) r{r.id}[e] = {first};")
+        start_packs(w, sums.reduces, each)
         with w.block(f"if (base < {w.axis_extent(axis)})"):
             w.emit("#pragma unroll 4")
             with w.loop(f"i{columns.reduced}", f"{begin} + part", end, str(parts)):
@@ -140,17 +167,38 @@ def chunks(w: GpuWriter, columns: Columns) -> None:
 
 
 def add_chunks(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int, wide: int, each: int) -> None:
-    """Writes this block's result to scratch; the last block adds the chunks, part by part, then the parts."""
-    start = "scratch"
+    """Writes this block's result to scratch; the last block of a group adds its chunks, that of the last group the
+    groups: one block alone would read all of them at the speed of one multiprocessor.
+    """
+    start, group = "scratch", JOINED_CHUNKS
+    w.emit(f"const {w.int} most_groups = (gridDim.y + {group - 1}) / {group};")
     for r in reduces:
         type = STORED[w.dtypes[r.value]]
         w.emit(f"{type} *const chunks{r.id} = ({type} *)({start});")
-        start = f"(char *)(chunks{r.id} + (long long)gridDim.y*total*{wide})"
+        start = f"(char *)(chunks{r.id} + (long long)(gridDim.y + most_groups)*total*{wide})"
     with w.block("if (chunks > 1)"):
-        with w.block("if (inside)"):
-            for r in reduces:
-                w.emit(f"chunks{r.id}[((long long)blockIdx.y*total + at)*{wide} + column] = t{r.id};")
-        w.emit("if (!ws_is_last(counters + at, chunks)) continue;")
+        w.emit(f"const {w.int} groups = (chunks + {group - 1}) / {group}, group = ({w.int})blockIdx.y / {group};")
+        w.emit(f"const {w.int} size = group < groups - 1 ? {group} : chunks - group*{group};")
+        join_chunks(w, reduces, parts, wide, each)
+        store_part(w, reduces, "blockIdx.y", wide)
+        w.emit("if (!ws_is_last(counters + at*(1 + most_groups) + 1 + group, size)) continue;")
+        w.emit(f"join(group*{group}, size);")
+        with w.block("if (groups > 1)"):
+            store_part(w, reduces, "(gridDim.y + group)", wide)
+            w.emit("if (!ws_is_last(counters + at*(1 + most_groups), groups)) continue;")
+            w.emit("join(gridDim.y, groups);")
+
+
+def store_part(w: GpuWriter, reduces: tuple[Reduce, ...], position: str, wide: int) -> None:
+    """Writes the block's sums to a row of the scratch memory."""
+    with w.block("if (inside)"):
+        for r in reduces:
+            w.emit(f"chunks{r.id}[((long long){position}*total + at)*{wide} + column] = t{r.id};")
+
+
+def join_chunks(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int, wide: int, each: int) -> None:
+    """Defines `join(from, count)`, which adds rows of the scratch memory, part by part, then the parts."""
+    with w.block(f"auto join = [&]({w.int} from, {w.int} count)", "};"):
         for r in reduces:
             type, join = STORED[w.dtypes[r.value]], "add" if r.op == "sum" else "max"
             with w.block(f"if (first_column + lane*{each} < {w.axis_extent(w.kernel.vector or 0)})"):
@@ -159,9 +207,9 @@ def add_chunks(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int, wide: int,
                 w.emit("#pragma unroll")
                 w.emit(f"for (int e = 0; e < {each}; e++) found[e] = {first};")
                 w.emit("#pragma unroll 4")
-                with w.block(f"for ({w.int} n = part; n < chunks; n += {parts})"):
+                with w.block(f"for ({w.int} n = part; n < count; n += {parts})"):
                     w.emit(f"{type} seen[{each}];")
-                    address = f"chunks{r.id} + ((long long)n*total + at)*{wide} + lane*{each}"
+                    address = f"chunks{r.id} + ((long long)(from + n)*total + at)*{wide} + lane*{each}"
                     w.emit(f"ws_near<{type}, {each}>(seen, {address});")
                     w.emit("#pragma unroll")
                     w.emit(f"for (int e = 0; e < {each}; e++) found[e] = ws_{join}(found[e], seen[e]);")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 import wholestep as ws
+from wholestep.compiler.frontend.shape.index_math import multiply_axis
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder, Pair
 from wholestep.interop.torch.aten.table import ROWS, row
@@ -58,12 +59,10 @@ _LINEAR = (
 def _part(r: AtenRecorder, x: Any, which: int) -> Any:
     if isinstance(x, list | tuple):
         return type(x)(_part(r, item, which) for item in x)
-    if isinstance(x, Pair):
+    if isinstance(x, Pair | complex):
         return (x.real, x.imag)[which]
     if isinstance(x, torch.Tensor) and x.is_complex():
         return torch.view_as_real(x.resolve_conj())[..., which].contiguous()
-    if isinstance(x, complex):
-        return (x.real, x.imag)[which]
     if which and isinstance(x, Tensor) and x.dtype.is_float:  # integers and booleans are indices and masks
         return ws.zeros_like(x)
     if which and isinstance(x, torch.Tensor) and x.is_floating_point():
@@ -94,12 +93,8 @@ def _register(name: str) -> None:
             r.meta = meta
         real, imag = pairs
         if isinstance(real, tuple):
-            return tuple(_make_pair(r, a, b) for a, b in zip(real, imag))
-        return _make_pair(r, real, imag)
-
-
-def _make_pair(r: AtenRecorder, real: Any, imag: Any) -> Pair:
-    return Pair(r.tensor(real), r.tensor(imag))
+            return tuple(Pair(r.tensor(a), r.tensor(b)) for a, b in zip(real, imag))
+        return Pair(r.tensor(real), r.tensor(imag))
 
 
 def _as_real(meta: Any) -> Any:
@@ -169,18 +164,6 @@ def _conj(r: AtenRecorder, x: Any) -> Pair:
     return Pair(p.real, -p.imag)
 
 
-@row("complex.resolve_conj", "complex.resolve_neg", "complex.positive")
-def _same(r: AtenRecorder, x: Any) -> Pair:
-    return pair(r, x)
-
-
-@row("complex.exp")
-def _exp(r: AtenRecorder, x: Any) -> Pair:
-    p = pair(r, x)
-    size = ws.exp(p.real)
-    return Pair(size * ws.cos(p.imag), size * ws.sin(p.imag))
-
-
 @row("complex.polar")
 def _polar(r: AtenRecorder, size: Any, angle: Any) -> Pair:
     a, t = r.tensor(size, _kind(r)), r.tensor(angle, _kind(r))
@@ -210,20 +193,14 @@ def _view_as_real(r: AtenRecorder, x: Any) -> Tensor:
     return ws.stack([x.real, x.imag], len(r.shape) - 1)
 
 
-@row("complex.real")
-def _real(r: AtenRecorder, x: Any) -> Tensor:
-    return x.real
-
-
-@row("complex.imag")
-def _imag(r: AtenRecorder, x: Any) -> Tensor:
-    return x.imag
-
+row("complex.resolve_conj", "complex.resolve_neg", "complex.positive")(pair)
+row("complex.real")(lambda r, x: x.real)
+row("complex.imag")(lambda r, x: x.imag)
 
 # -- Fourier transforms ------------------------------------------------------------------------------------------
 
 
-def _factor(r: AtenRecorder, sizes: Sequence[int], normalization: int) -> float:
+def _factor(sizes: Sequence[int], normalization: int) -> float:
     count = math.prod(sizes)
     return {0: 1.0, 1: 1.0 / math.sqrt(count), 2: 1.0 / count}[int(normalization)]
 
@@ -234,17 +211,12 @@ def _turns(n: int, m: int, kind: str) -> tuple[Any, Any]:
     return np.cos(angle).astype(kind), np.sin(angle).astype(kind)
 
 
-def _along(r: AtenRecorder, x: Tensor, at: int, matrix: Any) -> Tensor:
-    order = [*(d for d in range(x.ndim) if d != at), at]
-    return (x.permute(order) @ r.graph.constant(matrix)).permute([order.index(d) for d in range(x.ndim)])
-
-
 def _fourier_transform(r: AtenRecorder, x: Pair, at: int, forward: bool) -> Pair:
     n = r.fixed(x.shape[at], "the size of the axis")
     cos, sin = _turns(n, n, x.real.dtype.name)
     sin = sin if forward else -sin  # e^(-iφ) forward, e^(iφ) back
-    real = _along(r, x.real, at, cos) + _along(r, x.imag, at, sin)
-    return Pair(real, _along(r, x.imag, at, cos) - _along(r, x.real, at, sin))
+    real = multiply_axis(x.real, at, cos) + multiply_axis(x.imag, at, sin)
+    return Pair(real, multiply_axis(x.imag, at, cos) - multiply_axis(x.real, at, sin))
 
 
 @row("complex._fft_r2c")
@@ -254,10 +226,10 @@ def _fft_r2c(r: AtenRecorder, x: Any, dims: Any, normalization: int, onesided: b
     sizes = [r.fixed(t.shape[d], "the size of the axis") for d in axes]
     n = sizes[-1]
     cos, sin = _turns(n, n // 2 + 1 if onesided else n, t.dtype.name)
-    out = Pair(_along(r, t, axes[-1], cos), _along(r, t, axes[-1], -sin))
+    out = Pair(multiply_axis(t, axes[-1], cos), multiply_axis(t, axes[-1], -sin))
     for at in axes[:-1]:
         out = _fourier_transform(r, out, at, True)
-    scale = _factor(r, sizes, normalization)
+    scale = _factor(sizes, normalization)
     return out if scale == 1.0 else Pair(out.real * scale, out.imag * scale)
 
 
@@ -265,7 +237,7 @@ def _fft_r2c(r: AtenRecorder, x: Any, dims: Any, normalization: int, onesided: b
 def _fft_c2c(r: AtenRecorder, x: Any, dims: Any, normalization: int, forward: bool) -> Pair:
     out = pair(r, x)
     axes = [d % out.ndim for d in dims]
-    scale = _factor(r, [r.fixed(out.shape[d], "the size of the axis") for d in axes], normalization)
+    scale = _factor([r.fixed(out.shape[d], "the size of the axis") for d in axes], normalization)
     for at in axes:
         out = _fourier_transform(r, out, at, forward)
     return out if scale == 1.0 else Pair(out.real * scale, out.imag * scale)
@@ -281,9 +253,9 @@ def _fft_c2r(r: AtenRecorder, x: Any, dims: Any, normalization: int, last: Any) 
     half = n // 2 + 1
     cos, sin = _turns(n, half, out.real.dtype.name)
     twice = np.where((np.arange(half) == 0) | (2 * np.arange(half) == n), 1.0, 2.0).astype(cos.dtype)
-    real = _along(r, _first(out.real, axes[-1], half), axes[-1], (cos * twice).T)
-    imag = _along(r, _first(out.imag, axes[-1], half), axes[-1], (sin * twice).T)
-    scale = _factor(r, sizes, normalization)
+    real = multiply_axis(_first(out.real, axes[-1], half), axes[-1], (cos * twice).T)
+    imag = multiply_axis(_first(out.imag, axes[-1], half), axes[-1], (sin * twice).T)
+    scale = _factor(sizes, normalization)
     return real - imag if scale == 1.0 else (real - imag) * scale
 
 

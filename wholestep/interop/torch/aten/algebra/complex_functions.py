@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import wholestep as ws
@@ -40,6 +42,40 @@ def _inverse(z: Pair) -> Pair:
     return Pair(z.real / size, -z.imag / size)
 
 
+def _root(z: Pair) -> Pair:
+    logarithm = _logarithm(z)
+    return _exponential(Pair(0.5 * logarithm.real, 0.5 * logarithm.imag))
+
+
+def _direction(z: Pair) -> Pair:
+    """z / |z|, 0 at 0"""
+    squared = z.real * z.real + z.imag * z.imag
+    size = ws.where(squared == 0.0, 1.0, ws.sqrt(ws.where(squared == 0.0, 1.0, squared)))
+    return Pair(z.real / size, z.imag / size)
+
+
+def _hyperbolic_sine(z: Pair) -> Pair:
+    return Pair(_odd(z.real) * ws.cos(z.imag), _even(z.real) * ws.sin(z.imag))
+
+
+def _hyperbolic_cosine(z: Pair) -> Pair:
+    return Pair(_even(z.real) * ws.cos(z.imag), _odd(z.real) * ws.sin(z.imag))
+
+
+def _register(name: str, function: Callable[[Pair], Pair]) -> None:
+    row(f"complex.{name}")(lambda r, x: function(pair(r, x)))
+
+
+for _name, _function in {
+    "exp": _exponential, "log": _logarithm, "reciprocal": _inverse, "sqrt": _root, "sgn": _direction,
+    "sinh": _hyperbolic_sine, "cosh": _hyperbolic_cosine,
+}.items():  # fmt: skip
+    _register(_name, _function)
+_register("sin", lambda z: Pair(ws.sin(z.real) * _even(z.imag), ws.cos(z.real) * _odd(z.imag)))
+_register("cos", lambda z: Pair(ws.cos(z.real) * _even(z.imag), -ws.sin(z.real) * _odd(z.imag)))
+_register("tanh", lambda z: _times(_hyperbolic_sine(z), _inverse(_hyperbolic_cosine(z))))
+
+
 @row("complex.angle")
 def _angle(r: AtenRecorder, x: Any) -> Tensor:
     z = x if isinstance(x, Pair) else pair(r, x)
@@ -57,69 +93,12 @@ def _negate(r: AtenRecorder, x: Any) -> Tensor:
     return -r.tensor(x)
 
 
-@row("complex.log")
-def _log(r: AtenRecorder, x: Any) -> Pair:
-    return _logarithm(pair(r, x))
-
-
-@row("complex.sqrt")
-def _sqrt(r: AtenRecorder, x: Any) -> Pair:
-    z = _logarithm(pair(r, x))
-    return _exponential(Pair(0.5 * z.real, 0.5 * z.imag))
-
-
-@row("complex.reciprocal")
-def _reciprocal(r: AtenRecorder, x: Any) -> Pair:
-    return _inverse(pair(r, x))
-
-
 @row("complex.pow.Tensor_Scalar", refuses="complex powers")
 def _pow(r: AtenRecorder, x: Any, power: Any) -> Pair:
     z = pair(r, x)
     if isinstance(power, complex):
         r.refuse("has a complex power")
     if float(power).is_integer() and 0 < abs(power) <= 8:
-        base = z if power > 0 else _inverse(z)
-        found = base
-        for _ in range(int(abs(power)) - 1):
-            found = _times(found, base)
-        return found
+        return reduce(_times, [z if power > 0 else _inverse(z)] * int(abs(power)))
     z = _logarithm(z)
     return _exponential(Pair(z.real * float(power), z.imag * float(power)))
-
-
-@row("complex.sgn")
-def _sgn(r: AtenRecorder, x: Any) -> Pair:
-    z = pair(r, x)
-    squared = z.real * z.real + z.imag * z.imag
-    size = ws.where(squared == 0.0, 1.0, ws.sqrt(ws.where(squared == 0.0, 1.0, squared)))
-    return Pair(z.real / size, z.imag / size)
-
-
-@row("complex.sin")
-def _sin(r: AtenRecorder, x: Any) -> Pair:
-    z = pair(r, x)
-    return Pair(ws.sin(z.real) * _even(z.imag), ws.cos(z.real) * _odd(z.imag))
-
-
-@row("complex.cos")
-def _cos(r: AtenRecorder, x: Any) -> Pair:
-    z = pair(r, x)
-    return Pair(ws.cos(z.real) * _even(z.imag), -ws.sin(z.real) * _odd(z.imag))
-
-
-@row("complex.sinh")
-def _sinh(r: AtenRecorder, x: Any) -> Pair:
-    z = pair(r, x)
-    return Pair(_odd(z.real) * ws.cos(z.imag), _even(z.real) * ws.sin(z.imag))
-
-
-@row("complex.cosh")
-def _cosh(r: AtenRecorder, x: Any) -> Pair:
-    z = pair(r, x)
-    return Pair(_even(z.real) * ws.cos(z.imag), _odd(z.real) * ws.sin(z.imag))
-
-
-@row("complex.tanh")
-def _tanh(r: AtenRecorder, x: Any) -> Pair:
-    return _times(_sinh(r, x), _inverse(_cosh(r, x)))

@@ -34,9 +34,7 @@ def _pairings(n: int) -> Any:
 
 
 def _turns(gram: Tensor, meets: Tensor, n: int) -> Tensor:
-    """The rotations, as one matrix, that zero the elements of all pairs; rows without a partner, or whose element is 0,
-    are unchanged.
-    """
+    """The rotations, as one matrix, that zero the elements of all pairs; rows without a partner are unchanged."""
     unit = ws.eye(n, dtype=gram.dtype)
     diagonal = (gram * unit).sum(-1)
     across = (gram * meets).sum(-1)

@@ -199,9 +199,7 @@ def _qr(r: AtenRecorder, x: Any, mode: str = "reduced") -> tuple[Tensor, Tensor]
 
 
 def _lu_decompose(a: Tensor, n: int) -> tuple[Tensor, list[Tensor]]:
-    """The LU decomposition with pivoting: L below the diagonal and U above, and the row with which each row was
-    swapped.
-    """
+    """LU with pivoting: L below the diagonal and U above, and the row with which each row was swapped."""
     whole, pivots = a, []
     rows, columns = ws.iota((n,), 0, "int64"), ws.iota((n,), 0)
     for k in range(n):

@@ -13,10 +13,6 @@ from wholestep.interop.torch.aten.table import REFUSED, row
 from wholestep.interop.torch.functions import fmod
 
 
-def _scale(r: AtenRecorder, x: Any, alpha: Any) -> Any:
-    return r.operand(x) if alpha == 1 else r.operand(x) * r.operand(alpha)
-
-
 def _pair(r: AtenRecorder, a: Any, b: Any) -> tuple[Any, Any]:
     """Two operands, at least one of which is a tensor."""
     x, y = r.operand(a), r.operand(b)
@@ -39,7 +35,7 @@ def _sub(r: AtenRecorder, a: Any, b: Any, alpha: Any = 1, **_: Any) -> Tensor:
 
 @row("rsub")
 def _rsub(r: AtenRecorder, a: Any, b: Any, alpha: Any = 1) -> Tensor:
-    return r.operand(b) - _scale(r, r.tensor(a, r.dtype), alpha)
+    return _sub(r, b, a, alpha)
 
 
 @row("mul", "multiply")
@@ -50,8 +46,10 @@ def _mul(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     return x * y
 
 
-@row("div", "divide", "true_divide")
+@row("div", "divide", "true_divide", "floor_divide")
 def _div(r: AtenRecorder, a: Any, b: Any, rounding_mode: str | None = None) -> Tensor:
+    if "floor_divide" in str(r.node.target):
+        rounding_mode = "floor"
     if rounding_mode is None:
         x, y = _pair(r, a, b)
         return x / y
@@ -63,23 +61,15 @@ def _div(r: AtenRecorder, a: Any, b: Any, rounding_mode: str | None = None) -> T
     return rounded(quotient).astype(r.dtype)
 
 
-@row("floor_divide")
-def _floor_divide(r: AtenRecorder, a: Any, b: Any) -> Tensor:
-    return _div(r, a, b, "floor")
-
-
 @row("remainder")
 def _remainder(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     x, y = _pair(r, a, b)
     if not r.is_float:
         return ws.mod(x, y)
     # x - floor(x / y)·y, which has torch's gradient
-    return x - ws.stop_gradient(as_tensor(x) - ws.mod(x, y)) if isinstance(b, int | float) else _remainder_of(x, y)
-
-
-def _remainder_of(x: Any, y: Any) -> Tensor:
-    times = ws.stop_gradient(ws.floor(as_tensor(x) / y))
-    return as_tensor(x) - times * y
+    if isinstance(b, int | float):
+        return x - ws.stop_gradient(as_tensor(x) - ws.mod(x, y))
+    return as_tensor(x) - ws.stop_gradient(ws.floor(as_tensor(x) / y)) * y
 
 
 @row("fmod")
@@ -148,31 +138,6 @@ def _clamp(r: AtenRecorder, x: Any, min: Any = None, max: Any = None) -> Tensor:
 
 def _endless(value: Any) -> bool:
     return isinstance(value, float) and math.isinf(value)
-
-
-@row("clamp_min")
-def _clamp_min(r: AtenRecorder, x: Any, low: Any) -> Tensor:
-    return _clamp(r, x, low)
-
-
-@row("clamp_max")
-def _clamp_max(r: AtenRecorder, x: Any, high: Any) -> Tensor:
-    return _clamp(r, x, None, high)
-
-
-# -- conditions -------------------------------------------------------------------------------------------------------
-
-
-@row("isinf")
-def _isinf(r: AtenRecorder, x: Any) -> Tensor:
-    t = r.tensor(x)
-    return ws.isinf(t) if t.dtype.is_float else t != t
-
-
-@row("isfinite")
-def _isfinite(r: AtenRecorder, x: Any) -> Tensor:
-    t = r.tensor(x)
-    return ws.isfinite(t) if t.dtype.is_float else t == t
 
 
 @row("where.default", refuses="all uses: its shape depends on the data")

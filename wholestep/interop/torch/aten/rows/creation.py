@@ -26,30 +26,14 @@ def full(r: AtenRecorder, value: Any) -> Any:
     return r.tensor(r.operand(value)).astype(r.dtype).expand(*shape)
 
 
-@row("zeros_like", "zeros", "new_zeros", "empty_like", "empty", "new_empty", "empty_strided", "new_empty_strided",
-     "empty_permuted")  # fmt: skip
-def _zeros(r: AtenRecorder, *_: Any, **__: Any) -> Any:
-    return full(r, 0)
-
-
-@row("ones_like", "ones", "new_ones")
-def _ones(r: AtenRecorder, *_: Any, **__: Any) -> Any:
-    return full(r, 1)
-
-
-@row("full_like", "full", "fill")
-def _full(r: AtenRecorder, _: Any, value: Any, **__: Any) -> Any:
-    return full(r, value)
-
-
-@row("new_full")
-def _new_full(r: AtenRecorder, _: Any, __: Any, value: Any, **___: Any) -> Any:
-    return full(r, value)
-
-
-@row("scalar_tensor")
-def _scalar(r: AtenRecorder, value: Any, **_: Any) -> Tensor:
-    return r.tensor(value, r.dtype)
+row(
+    "zeros_like", "zeros", "new_zeros", "empty_like", "empty", "new_empty", "empty_strided", "new_empty_strided",
+    "empty_permuted",
+)(lambda r, *_, **__: full(r, 0))  # fmt: skip
+row("ones_like", "ones", "new_ones")(lambda r, *_, **__: full(r, 1))
+row("full_like", "full", "fill")(lambda r, _, value, **__: full(r, value))
+row("new_full")(lambda r, _, __, value, **___: full(r, value))
+row("scalar_tensor")(lambda r, value, **_: r.tensor(value, r.dtype))
 
 
 @row("arange")
@@ -98,9 +82,7 @@ def _native_dropout(r: AtenRecorder, x: Any, p: float, train: Any = True) -> tup
 
 
 def _drop(r: AtenRecorder, x: Tensor, p: float) -> Tensor:
-    """Dropout; if `eval()` does not switch it off, as for F.dropout(x, p) without `training=`, it is also active in
-    predict.
-    """
+    """Dropout; what `eval()` does not switch off, F.dropout(x, p) without `training=`, is active in predict too."""
     if r.mode == "train":
         return ws.dropout(x, p)
     draw = ws.random_uniform(r.graph, x.shape)

@@ -64,10 +64,10 @@ def _median_of_all(r: AtenRecorder, x: Any) -> Tensor:
 
 
 def _element_of_rank(t: Tensor, rank: int, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    return _element_at(t, ws.argsort(t, at)[(slice(None),) * at + (slice(rank, rank + 1),)], at, keepdim)
+    return element_at(t, ws.argsort(t, at)[(slice(None),) * at + (slice(rank, rank + 1),)], at, keepdim)
 
 
-def _element_at(t: Tensor, index: Tensor, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+def element_at(t: Tensor, index: Tensor, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """The elements at an index along an axis, and the index."""
     value, index = ws.take_along_axis(t, index, at), index.astype("int64")
     shape = t.shape[:at] + t.shape[at + 1 :]
@@ -82,7 +82,7 @@ def _nanmedian(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tupl
     count = (~ws.isnan(t)).astype("int32").sum(at, True)
     rank = ws.maximum(count - 1, 0) // 2
     index = ws.take_along_axis(ws.argsort(t, at), rank, at)
-    return _element_at(t, index, at, keepdim)
+    return element_at(t, index, at, keepdim)
 
 
 @row("nanmedian.default")
@@ -103,7 +103,7 @@ def _mode(r: AtenRecorder, x: Any, dim: int = -1, keepdim: bool = False) -> tupl
     least = ws.where(is_most, fixed, most).min(at, True)
     place = ws.iota(t.shape, at)
     index = ws.where(is_most & (fixed == least), place, -1).max(at, True)
-    return _element_at(t, ws.clip(index, 0, n - 1), at, keepdim)
+    return element_at(t, ws.clip(index, 0, n - 1), at, keepdim)
 
 
 @row("bucketize", refuses="a sorter")

@@ -117,10 +117,18 @@ for _name in ("tan", "sinh", "cosh", "neg", "deg2rad", "rad2deg"):
 same(t.erfc, "erfc", "special_erfc", x=RESULT)
 same(ws.recip, "reciprocal", x=RESULT)
 same(ws.stop_gradient, "wholestep.stop_gradient", "detach", x=OWN)
+same(
+    t.identity, "clone", "alias", "contiguous", "lift_fresh_copy", "lift_fresh", "positive", "conj", "_conj",
+    "resolve_conj", "resolve_neg", "conj_physical", "_conj_physical", "view_as_real_copy", "real", "detach_copy", x=OWN,
+)  # fmt: skip
+same(lambda x: 0.5 * (1.0 + ws.erf(x * math.sqrt(0.5))), "special_ndtr", x=RESULT)
+same(lambda x: math.sqrt(2.0) * ws.erfinv(2.0 * x - 1.0), "special_ndtri", x=RESULT)
 same(t.logit, "logit", "special_logit", x=RESULT, eps=NUMBER)
 same(t.nan_to_num, "nan_to_num", x=OWN, nan=NUMBER, posinf=NUMBER, neginf=NUMBER)
 same(t.frac, "frac", x=OWN)
 same(ws.isnan, "isnan", x=OWN)
+same(lambda x: ws.isinf(x) if x.dtype.is_float else x != x, "isinf", x=OWN)
+same(lambda x: ws.isfinite(x) if x.dtype.is_float else x == x, "isfinite", x=OWN)
 same(lambda x: x == math.inf, "isposinf", x=OWN)
 same(lambda x: x == -math.inf, "isneginf", x=OWN)
 same(lambda x: x < 0, "signbit", x=OWN)
@@ -143,6 +151,9 @@ same(nnf.selu, "selu", x=OWN)
 same(nnf.hardtanh, "hardtanh", x=OWN, min_val=OPERAND, max_val=OPERAND)
 same(lambda x: nnf.hardtanh(x, 0, 6), "relu6", x=OWN)
 same(nnf.softshrink, "softshrink", x=OWN, lambd=NUMBER)
+same(nnf.hardshrink, "hardshrink", x=OWN, lambd=NUMBER)
+same(nnf.threshold, "threshold", x=OWN, threshold=OPERAND, value=OPERAND)
+same(lambda x: ws.relu(x) if x.dtype.is_float else ws.maximum(x, 0), "relu", x=OWN)
 same(nnf.glu, "glu", x=OWN, axis=AS_IS)
 
 # -- several tensors, element by element -------------------------------------------------------------------------------
@@ -155,6 +166,8 @@ same(t.heaviside, "heaviside", x=RESULT, values=OPERAND)
 same(t.xlogy, "xlogy", "special_xlogy", x=OPERAND, y=OPERAND)
 same(t.addcmul, "addcmul", x=RESULT, tensor1=RESULT, tensor2=OPERAND, value=OPERAND)
 same(t.addcdiv, "addcdiv", x=RESULT, tensor1=RESULT, tensor2=OPERAND, value=OPERAND)
+same(t.clamp_min, "clamp_min", x=RESULT, min=OPERAND)
+same(t.clamp_max, "clamp_max", x=RESULT, max=OPERAND)
 same(ws.lerp, "lerp", start=RESULT, end=RESULT, weight=OPERAND)
 for _function, *_names in (
     (t.eq, "eq"), (t.ne, "ne", "not_equal"), (t.lt, "lt", "less"), (t.le, "le", "less_equal"),

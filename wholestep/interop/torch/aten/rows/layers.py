@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import wholestep as ws
-from wholestep.compiler.frontend.layers.composites import batch_statistics
+from wholestep.compiler.frontend.layers.composites import batch_statistics, normalize_by
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import Extent, Shape
 from wholestep.interop.torch.aten.record import AtenRecorder
@@ -139,56 +139,19 @@ def _grouped_mm(r: AtenRecorder, a: Any, b: Any, offs: Any = None, bias: Any = N
     return out if bias is None else out + r.tensor(bias)
 
 
-# -- batch norm -------------------------------------------------------------------------------------------------------
-
-
-@row("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
-def _batch_norm_functional(
-    r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *more: Any
-) -> tuple[Any, ...]:
-    training, momentum, eps = more if len(more) == 3 else (True, *more)
-    out = _normalize(r, x, weight, bias, mean, var, training, eps)
-    if not training:
-        return out, None, None, mean, var
-    average, unbiased = batch_statistics(r.tensor(x))
-    share = float(momentum)
-    moved = [r.tensor(old) * (1.0 - share) + now * share for old, now in ((mean, average), (var, unbiased))]
-    return out, None, None, *moved, None
-
-
-def _per_channel(p: Tensor, x: Tensor) -> Tensor:
-    return p.reshape((p.shape[0], *[1] * (x.ndim - 2)))
-
-
-def _normalize(
-    r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, eps: float
-) -> Tensor:
-    t = r.tensor(x)
-    w, b = r.optional(weight), r.optional(bias)
-    if training:
-        return ws.batch_norm(t, w, b, eps=eps)
-    slope = 1.0 / ws.sqrt(r.tensor(var) + float(eps))
-    slope = slope if w is None else slope * w
-    out = (t - _per_channel(r.tensor(mean), t)) * _per_channel(slope, t)
-    return out if b is None else out + _per_channel(b, t)
-
-
-@row("_native_batch_norm_legit.no_stats")
-def _batch_norm_without(
-    r: AtenRecorder, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, ...]:
-    return _normalize(r, x, weight, bias, None, None, True, eps), None, None
-
-
-@row("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
-def _batch_norm_evaluated(
-    r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
-) -> tuple[Any, ...]:
-    return _normalize(r, x, weight, bias, mean, var, False, eps), None, None, None
-
-
-@row("native_batch_norm", "_native_batch_norm_legit.default", "cudnn_batch_norm", "miopen_batch_norm")
-def _native_batch_norm(
-    r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, ...]:
-    return _normalize(r, x, weight, bias, mean, var, training or mean is None, eps), None, None
+@row("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional", "_native_batch_norm_legit.no_stats",
+     "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "native_batch_norm",
+     "_native_batch_norm_legit.default", "cudnn_batch_norm", "miopen_batch_norm")  # fmt: skip
+def _batch_norm(r: AtenRecorder, *args: Any) -> tuple[Any, ...]:
+    """A batch norm; the last two results of the functional ops are the next running statistics."""
+    name, given = str(r.node.target), dict(zip((a.name for a in r.node.target._schema.arguments), args))
+    x, weight, bias = r.tensor(given["input"]), r.optional(given["weight"]), r.optional(given["bias"])
+    states = [r.tensor(s) for s in map(given.get, ("running_mean", "running_var")) if s is not None]
+    eps, share = float(args[-1]), float(args[-2])  # by whatever names
+    if given.get("training", "with_update" in name) or not states:
+        out = ws.batch_norm(x, weight, bias, eps=eps)
+        states = [old * (1.0 - share) + new * share for old, new in zip(states, batch_statistics(x))]
+    else:
+        out = normalize_by(x, states[0], states[1], eps, weight, bias)
+    results = states if "functional" in name else []
+    return (out, *[None] * (len(r.meta) - 1 - len(results)), *results)

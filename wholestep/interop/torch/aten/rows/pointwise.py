@@ -40,12 +40,6 @@ def _round(r: AtenRecorder, x: Any, decimals: int = 0) -> Tensor:
     return ws.stop_gradient(ws.round(t) if decimals == 0 else ws.round(t * scale) / scale)
 
 
-@row("clone", "alias", "contiguous", "lift_fresh_copy", "lift_fresh", "positive", "conj", "_conj", "resolve_conj",
-     "resolve_neg", "conj_physical", "_conj_physical", "view_as_real_copy", "real", "detach_copy")  # fmt: skip
-def _same(r: AtenRecorder, x: Any, **_: Any) -> Tensor:
-    return r.tensor(x)
-
-
 @row("_to_copy", "to", "type_as", "_cast_Float", "_cast_Double", "_cast_Int", "_cast_Long")
 def _cast(r: AtenRecorder, x: Any, *_: Any, **__: Any) -> Tensor:
     t = r.tensor(x)
@@ -67,18 +61,7 @@ def _entropy(r: AtenRecorder, x: Any) -> Tensor:
     return ws.where(inside, -t * ws.log(ws.where(inside, t, 1.0)), ws.where(t == 0.0, 0.0, -math.inf))
 
 
-@row("special_ndtr")
-def _ndtr(r: AtenRecorder, x: Any) -> Tensor:
-    return 0.5 * (1.0 + ws.erf(r.tensor(x, r.dtype) * math.sqrt(0.5)))
-
-
 # -- activations ------------------------------------------------------------------------------------------------------
-
-
-@row("relu")
-def _relu(r: AtenRecorder, x: Any) -> Tensor:
-    t = r.tensor(x)
-    return ws.relu(t) if t.dtype.is_float else ws.maximum(t, 0)
 
 
 @row("elu")
@@ -98,18 +81,6 @@ def _hardsigmoid(r: AtenRecorder, x: Any) -> Tensor:
         slope = t * float(np.float32(1.0) / np.float32(6.0))
         inner = slope + ws.stop_gradient(inner - slope)
     return ws.where(t <= -3.0, 0.0, ws.where(t >= 3.0, 1.0, inner))
-
-
-@row("hardshrink")
-def _hardshrink(r: AtenRecorder, x: Any, lambd: float = 0.5) -> Tensor:
-    t = r.tensor(x)
-    return ws.where(ws.abs(t) <= float(lambd), 0.0, t)
-
-
-@row("threshold")
-def _threshold(r: AtenRecorder, x: Any, threshold: float, value: float) -> Tensor:
-    t = r.tensor(x)
-    return ws.where(t <= r.operand(threshold), r.operand(value), t)
 
 
 @row("_softmax", "softmax", "_safe_softmax")

@@ -1,4 +1,4 @@
-"""Pooling and unpooling."""
+"""Convolutions, pooling and unpooling."""
 
 from __future__ import annotations
 
@@ -11,15 +11,41 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.frontend.layers.adaptive_pooling import spans
 from wholestep.compiler.frontend.layers.window import SlidingWindow
+from wholestep.compiler.frontend.shape.index_math import multiply_axis
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import product
 from wholestep.interop.torch.aten.record import AtenRecorder
-from wholestep.interop.torch.aten.rows.convolution import axis_values
 from wholestep.interop.torch.aten.rows.shape import along
 from wholestep.interop.torch.aten.table import row
 
+_PLAIN: dict[int, Any] = {1: ws.conv1d, 2: ws.conv2d, 3: ws.conv3d}
+_TRANSPOSED: dict[int, Any] = {1: ws.conv_transpose1d, 2: ws.conv_transpose2d, 3: ws.conv_transpose3d}
 _MAX_POOLS: dict[int, Any] = {1: ws.max_pool1d, 2: ws.max_pool2d, 3: ws.max_pool3d}
 _AVG_POOLS: dict[int, Any] = {1: ws.avg_pool1d, 2: ws.avg_pool2d, 3: ws.avg_pool3d}
+
+
+def axis_values(value: Any, axes: int) -> tuple[int, ...]:
+    """One integer for each axis; ATen passes a single one, or a list of one, for all axes."""
+    values = [value] if isinstance(value, int) else list(value)
+    return tuple(values * axes if len(values) == 1 else values)
+
+
+@row("convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution", refuses="more than three axes")
+def _convolution(
+    r: AtenRecorder, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int, *_: Any,
+) -> Tensor:  # fmt: skip
+    t, w, b = r.tensor(x), r.tensor(weight), r.optional(bias)
+    axes = w.ndim - 2
+    if axes not in _PLAIN:
+        r.refuse(f"convolves over {axes} axes; 1, 2 and 3 are possible")
+    unbatched = t.ndim == axes + 1
+    t = t.reshape((1, *t.shape)) if unbatched else t
+    arguments = (stride, padding, output_padding, dilation) if transposed else (stride, padding, dilation)
+    by_axis: list[Any] = [axis_values(value, axes) for value in arguments]
+    options = [values[0] for values in by_axis] if axes == 1 else by_axis
+    out = (_TRANSPOSED if transposed else _PLAIN)[axes](t, w, b, *options, groups)
+    return out.reshape(out.shape[1:]) if unbatched else out
 
 
 def _axes(r: AtenRecorder) -> int:
@@ -109,14 +135,14 @@ def _avg_pool(
     if divisor_override is not None:
         taps = _elements(r, t, w, 0.0)
         return (taps.sum(-1) / float(divisor_override)).reshape(r.shape)
-    if not any(w.low) and all(e == 1 for e in r.shape[-axes:]) and _covers(w.size, t):
+    if (
+        not any(w.low)
+        and all(e == 1 for e in r.shape[-axes:])
+        and all(isinstance(e, int) and k >= e for k, e in zip(w.size, t.shape[2:]))
+    ):
         # a window that exceeds the image averages the part inside
         return t.mean(tuple(range(2, t.ndim)), True).reshape(r.shape)
     return _pool(_AVG_POOLS, t, w, ceil_mode, count_include_pad).reshape(r.shape)
-
-
-def _covers(size: Any, t: Tensor) -> bool:
-    return all(isinstance(e, int) and n >= e for n, e in zip(size, t.shape[2:]))
 
 
 @row("_adaptive_avg_pool1d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d",
@@ -135,8 +161,7 @@ def _adaptive_avg_pool(r: AtenRecorder, x: Any, size: Any) -> Tensor:
         shares = np.zeros((current, n), t.dtype.numpy)
         for i, (a, b) in enumerate(spans(current, n)):
             shares[a:b, i] = 1.0 / (b - a)
-        order = [*(d for d in range(t.ndim) if d != at), at]
-        t = ws.matmul(t.permute(order), r.graph.constant(shares)).permute([order.index(d) for d in range(t.ndim)])
+        t = multiply_axis(t, at, shares)
     return t
 
 

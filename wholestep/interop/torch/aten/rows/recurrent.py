@@ -49,21 +49,10 @@ def _record(
     return (xs.transpose(0, 1) if batch_first else xs), *ends
 
 
-@row("lstm.input", refuses="packed sequences")
-def _lstm(r: AtenRecorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
-    return _record(r, LSTM_CELL, [r.tensor(h) for h in hx], x, *options)
+CELLS = {"lstm": LSTM_CELL, "gru": GRU_CELL, "rnn_tanh": RNN_CELLS["tanh"], "rnn_relu": RNN_CELLS["relu"]}
 
 
-@row("gru.input", refuses="packed sequences")
-def _gru(r: AtenRecorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
-    return _record(r, GRU_CELL, [r.tensor(hx)], x, *options)
-
-
-@row("rnn_tanh.input", refuses="packed sequences")
-def _rnn_tanh(r: AtenRecorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
-    return _record(r, RNN_CELLS["tanh"], [r.tensor(hx)], x, *options)
-
-
-@row("rnn_relu.input", refuses="packed sequences")
-def _rnn_relu(r: AtenRecorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
-    return _record(r, RNN_CELLS["relu"], [r.tensor(hx)], x, *options)
+@row(*(f"{name}.input" for name in CELLS), refuses="packed sequences")
+def _recurrent(r: AtenRecorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
+    states = hx if isinstance(hx, list | tuple) else [hx]
+    return _record(r, CELLS[str(r.node.target).split(".")[1]], [r.tensor(h) for h in states], x, *options)

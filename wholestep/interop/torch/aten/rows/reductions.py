@@ -8,6 +8,7 @@ import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import product
 from wholestep.interop.torch.aten.record import AtenRecorder
+from wholestep.interop.torch.aten.rows.cumulative_sort import element_at
 from wholestep.interop.torch.aten.rows.functions import axes_of
 from wholestep.interop.torch.aten.table import row
 
@@ -32,52 +33,28 @@ def _aminmax(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False) ->
     return t.min(axes, keepdim), t.max(axes, keepdim)
 
 
-def _extreme_with_index(r: AtenRecorder, x: Any, dim: int, keepdim: bool, least: bool) -> tuple[Tensor, Tensor]:
+@row("max.dim", "min.dim")
+def _extreme_with_index(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The first extreme, which gets the whole gradient, and its index."""
     t = r.tensor(x)
     if t.dtype.name == "bool":
-        values, index = _extreme_with_index(r, t.astype("int32"), dim, keepdim, least)
+        values, index = _extreme_with_index(r, t.astype("int32"), dim, keepdim)
         return values != 0, index
     if t.ndim == 0:
         return t, ws.zeros_like(t, "int64")
-    at = dim % t.ndim
-    index = (ws.argmin if least else _argmax_of)(t, at, True)
-    value = ws.take_along_axis(t, index, at)
-    shape = t.shape[:at] + t.shape[at + 1 :]
-    index = index.astype("int64")
-    return (value, index) if keepdim else (value.reshape(shape), index.reshape(shape))
+    return element_at(t, _first_extreme(r, t, dim % t.ndim, True), dim % t.ndim, keepdim)
 
 
-def _argmax_of(x: Tensor, axis: int | None, keepdims: bool = False) -> Tensor:
-    return x.argmax(axis, keepdims)
+def _first_extreme(r: AtenRecorder, x: Tensor, axis: int, keepdims: bool) -> Tensor:
+    """The index of the first minimum or maximum, by the name of the op."""
+    return ws.argmin(x, axis, keepdims) if "min" in str(r.node.target) else x.argmax(axis, keepdims)
 
 
-@row("max.dim")
-def _max_dim(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _extreme_with_index(r, x, dim, keepdim, least=False)
-
-
-@row("min.dim")
-def _min_dim(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _extreme_with_index(r, x, dim, keepdim, least=True)
-
-
-@row("argmax")
-def _argmax(r: AtenRecorder, x: Any, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return _index(r, x, dim, keepdim, least=False)
-
-
-@row("argmin")
-def _argmin(r: AtenRecorder, x: Any, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return _index(r, x, dim, keepdim, least=True)
-
-
-def _index(r: AtenRecorder, x: Any, dim: int | None, keepdim: bool, least: bool) -> Tensor:
+@row("argmax", "argmin")
+def _index(r: AtenRecorder, x: Any, dim: int | None = None, keepdim: bool = False) -> Tensor:
     t = r.tensor(x)
     t = t.astype("int32") if t.dtype.name == "bool" else t
-    if dim is None:
-        t = t.reshape(-1)
-    index = (ws.argmin if least else _argmax_of)(t, 0 if dim is None else dim, False)
+    index = _first_extreme(r, t.reshape(-1) if dim is None else t, dim or 0, False)
     return index.astype("int64").reshape(r.shape)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import wholestep as ws
+from wholestep.compiler.frontend.shape.index_math import multiply_axis
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.rows.shape import along
@@ -35,7 +36,7 @@ def _upsample(r: AtenRecorder, x: Any, *rest: Any, **named: Any) -> Tensor:
         if packet in (*_NEAREST, *_EXACT):
             t = along(t, matrix.argmax(0).numpy(), at)
         else:
-            t = _apply_matrix(r, t, at, matrix)
+            t = multiply_axis(t, at, matrix.numpy())
     return t
 
 
@@ -61,12 +62,6 @@ def _one_axis(packet: str, given: int, wanted: int, scale: float | None, align: 
     return torch.nn.functional.interpolate(unit, **size, **options)[0, 0]
 
 
-def _apply_matrix(r: AtenRecorder, t: Tensor, at: int, matrix: Any) -> Tensor:
-    order = [*(d for d in range(t.ndim) if d != at), at]
-    weights = r.graph.constant(matrix.numpy().astype(t.dtype.numpy))
-    return ws.matmul(t.permute(order), weights).permute([order.index(d) for d in range(t.ndim)])
-
-
 @row("grid_sampler_2d", "grid_sampler_3d", "grid_sampler")
 def _grid_sample(r: AtenRecorder, x: Any, grid: Any, mode: int = 0, padding: int = 0, align: bool = False) -> Tensor:
     how, around = ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding]
@@ -76,25 +71,19 @@ def _grid_sample(r: AtenRecorder, x: Any, grid: Any, mode: int = 0, padding: int
 # -- margins and columns -----------------------------------------------------------------------------------------------
 
 
-def _amounts(rank: int, pads: Any) -> tuple[list[int], list[int]]:
-    """The padding before and after each axis; torch's list starts with the last axis."""
-    low, high = [0] * rank, [0] * rank
-    for i in range(len(pads) // 2):
-        low[rank - 1 - i], high[rank - 1 - i] = pads[2 * i], pads[2 * i + 1]
-    return low, high
+def _amounts(t: Tensor, pads: Any) -> tuple[Tensor, list[tuple[int, int]]]:
+    """The tensor, cropped where padding is negative, and the rest of it by axis; torch's list starts with the last."""
+    pairs = [(0, 0)] * (t.ndim - len(pads) // 2) + [(pads[i], pads[i + 1]) for i in range(len(pads) - 2, -1, -2)]
+    cuts = tuple(slice(max(0, -a) or None, -max(0, -b) or None) for a, b in pairs)
+    t = t if all(c == slice(None) for c in cuts) else t[cuts]
+    return t, [(max(a, 0), max(b, 0)) for a, b in pairs]
 
 
 @row("constant_pad_nd", refuses="amounts that depend on a symbolic dimension")
 def _constant_pad(r: AtenRecorder, x: Any, pads: Any, value: Any = 0.0) -> Tensor:
-    t = r.tensor(x)
-    low, high = _amounts(t.ndim, [r.fixed(p, "an amount") for p in pads])
-    if min([0, *low, *high]) < 0:
-        cuts = [slice(max(0, -a), -max(0, -b) or None) for a, b in zip(low, high)]
-        t = t[tuple(slice(None) if c == slice(0, None) else c for c in cuts)]
-        low, high = [max(a, 0) for a in low], [max(b, 0) for b in high]
-    if not any(low + high):
+    t, amounts = _amounts(r.tensor(x), [r.fixed(p, "an amount") for p in pads])
+    if not any(map(any, amounts)):
         return t
-    amounts = list(zip(low, high))
     if t.dtype.is_float:
         return ws.pad(t, amounts, float(value))
     wide = ws.pad(t.astype("float64"), amounts, float(value))  # float64 represents integers up to 2**53 exactly
@@ -105,26 +94,19 @@ def _constant_pad(r: AtenRecorder, x: Any, pads: Any, value: Any = 0.0) -> Tenso
 def _pad(r: AtenRecorder, x: Any, pads: Any, mode: str = "constant", value: Any = None) -> Tensor:
     if mode == "constant":
         return _constant_pad(r, x, pads, 0.0 if value is None else value)
-    t = r.tensor(x)
-    return ws.pad(t, list(zip(*_amounts(t.ndim, pads))), mode=mode)
+    t, amounts = _amounts(r.tensor(x), pads)
+    return ws.pad(t, amounts, mode=mode)
 
 
 def _register_padding(mode: str, *names: str) -> None:
     @row(*names)
     def record(r: AtenRecorder, x: Any, pads: Any) -> Tensor:
-        return _pad_with_cuts(r.tensor(x), pads, mode)
+        return _pad(r, x, pads, mode)
 
 
 _register_padding("reflect", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 _register_padding("replicate", "replication_pad1d", "replication_pad2d", "replication_pad3d")
 _register_padding("circular", "_pad_circular")
-
-
-def _pad_with_cuts(t: Tensor, pads: Any, mode: str) -> Tensor:
-    low, high = _amounts(t.ndim, pads)
-    if min([*low, *high]) < 0:
-        t = t[tuple(slice(max(0, -a), -max(0, -b) or None) for a, b in zip(low, high))]
-    return ws.pad(t, [(max(a, 0), max(b, 0)) for a, b in zip(low, high)], mode=mode)
 
 
 @row("im2col")

@@ -22,9 +22,7 @@ NODES, TERMS = 60, 15
 
 
 def bessel(x: Tensor, order: int) -> Tensor:
-    """The Bessel function e^-|x| Iₙ(x): near 0 the mean of e^(x cos θ) cos nθ over a circle, which few nodes integrate
-    exactly.
-    """
+    """e^-|x| Iₙ(x): near 0 the mean of e^(x cos θ) cos nθ over a circle, exact with few nodes."""
     size = ws.abs(x)
     far = size > FAR
     near = ws.where(far, 1.0, x)
@@ -175,9 +173,7 @@ def _log_ndtr(r: AtenRecorder, x: Any) -> Tensor:
 
 
 def scaled_erfc(t: Tensor) -> Tensor:
-    """The scaled complementary error function e^(x²) erfc(x): above 1 an integral by the midpoint rule, corrected for
-    its pole.
-    """
+    """e^(x²) erfc(x): above 1 an integral by the midpoint rule, corrected for its pole."""
     large = t >= 1.0
     near, away = ws.where(large, 0.0, t), ws.where(large, t, 1.0)
     square = away * away
@@ -188,11 +184,6 @@ def scaled_erfc(t: Tensor) -> Tensor:
     pole = 2.0 * ws.exp(inside * inside) / (1.0 - ws.exp(2.0 * math.pi / WIDTH * inside))
     upper = total * away * (WIDTH / math.pi) + ws.where(away < math.pi / WIDTH, pole, 0.0)
     return ws.where(large, upper, ws.exp(near * near) * (1.0 - ws.erf(near)))
-
-
-@row("special_ndtri")
-def _ndtri(r: AtenRecorder, x: Any) -> Tensor:
-    return math.sqrt(2.0) * ws.erfinv(2.0 * r.tensor(x, r.dtype) - 1.0)
 
 
 # -- numbers as few bits would hold them -------------------------------------------------------------------------

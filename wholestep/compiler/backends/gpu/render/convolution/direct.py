@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
-from wholestep.compiler.backends.gpu.grids.convolution import Shape, operand, shape, shape_of
+from wholestep.compiler.backends.gpu.grids.convolution import Shape, shape
+from wholestep.compiler.backends.gpu.grids.convolution_operands import operand, shape_of
 from wholestep.compiler.backends.gpu.kernel_schedule import JOINED, Form
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, cast_text, widen_operand

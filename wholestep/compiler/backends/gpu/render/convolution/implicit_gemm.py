@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from wholestep.compiler.backends.gpu.grids.convolution import operand, product_sizes, shape_of, static_extent
+from wholestep.compiler.backends.gpu.grids.convolution import product_sizes
+from wholestep.compiler.backends.gpu.grids.convolution_operands import operand, shape_of, static_extent
+from wholestep.compiler.backends.gpu.kernel_schedule import Form
 from wholestep.compiler.backends.gpu.render.convolution.direct import OWN, bind_window_results, read
+from wholestep.compiler.backends.gpu.render.convolution.grouped import render_grouped, render_grouped_gradient
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.gemm import accumulator, product_call, tiles
 from wholestep.compiler.backends.gpu.render.language import LOCAL, cast_text, literal
@@ -22,8 +25,8 @@ from wholestep.compiler.plan.model.kernel import Level, Store
 def render_window(w: GpuWriter) -> None:
     window = w.kernel.body
     assert isinstance(window, Window)
-    if w.schedule.form in OWN:
-        OWN[w.schedule.form](w, window)
+    if w.schedule.form in FORMS:
+        FORMS[w.schedule.form](w, window)
     else:
         WINDOWS[window.op](w, window)
 
@@ -210,6 +213,11 @@ def render_max_pool_pick(w: GpuWriter, window: Window) -> None:
         _finish(w, level)
 
 
+FORMS: Mapping[str, Callable[[GpuWriter, Window], None]] = {
+    **OWN,
+    Form.GROUPED: render_grouped,
+    Form.GROUPED_GRADIENT: render_grouped_gradient,
+}
 WINDOWS: Mapping[str, Callable[[GpuWriter, Window], None]] = {
     "conv2d": render_conv2d,
     "conv2d_grad_input": render_grad_input,
