@@ -151,9 +151,9 @@ class _Scores:
         if any(refine(shape, finest) is None for shape in (*self.shapes, (*old.type.shape[:-1], finest[-1]))):
             return None
         q, factor = _without_factor(q)
-        shaped = [b.reshape(x, (*row, x.type.shape[-1])) for x, row in zip((q, k, v), (rows[0], rows[1], rows[1]))]
+        q, k, v = (b.reshape(x, (*row, x.type.shape[-1])) for x, row in zip((q, k, v), (rows[0], rows[1], rows[1])))
         terms = tuple(MaskTerm.of(term, shape, finest).times(scale) for term, shape, scale in self.terms)
-        return _Parts(*shaped, terms, finest, self.factor * factor)
+        return _Parts(q, k, v, terms, finest, self.factor * factor)
 
 
 def _steps(node: Node) -> Iterator[tuple[Node, float, Node | None]]:
