@@ -80,6 +80,9 @@ class GemmCosts:
     untiled_result: int = 128 << 20  # bytes of a result that has enough tiles without split-K, and needs no workspace
     row_alignment: int = 128  # bytes of alignment of long padded rows: one cache line (042)
     long_row: int = 1024  # elements from which on rows are padded to cache lines; shorter ones would grow too much
+    # Multiplications per element of an unaligned input or state from which on it is copied: in tf32, unaligned
+    # operands cost about 7 ps per 1024 of them, and a copy 2 ps per element.
+    copied_uses: int = 512
     padded_columns: int = 3  # elements of the shortest row that is padded: 3 become 8, what a library loads at once
 
 
