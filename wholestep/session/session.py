@@ -284,6 +284,7 @@ class Session:
 
     metrics = delegate("_measurements", Measurements.metrics)
     reset_metrics = delegate("_measurements", Measurements.reset_metrics)
+    row_values = delegate("_measurements", Measurements.row_values)
     end_epoch = delegate("_measurements", Measurements.end_epoch)
 
     @property

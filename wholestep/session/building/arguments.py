@@ -25,7 +25,15 @@ from wholestep.errors import OptionError, UsageError
 from wholestep.options import CompileOptions, thread_count
 from wholestep.records import dataclass
 from wholestep.steps.definition import Definition, Model, as_graph, define_step
-from wholestep.steps.options import StepOptions, as_measures, as_memory_limit, as_schedules, precision_of
+from wholestep.steps.options import (
+    RowValues,
+    StepOptions,
+    as_measures,
+    as_memory_limit,
+    as_row_values,
+    as_schedules,
+    precision_of,
+)
 from wholestep.steps.states import check_seed, seed_or_default
 
 if TYPE_CHECKING:
@@ -64,6 +72,7 @@ class SessionArguments:
     clip_value: float | None = None
     clip_each: float | None = None
     gradient_norm: bool = False
+    per_row: Sequence[str] | RowValues = ()
     nonfinite: str = "ignore"
     unused: Sequence[str] = ()
     precision: str | None = None
@@ -118,6 +127,7 @@ class SessionArguments:
             precision=dtype,
             loss_scale=loss_scale,
             memory=as_memory_limit(self.memory),
+            per_row=as_row_values(self.per_row),
             **{name: getattr(self, name) for name in SAME},
         )
 

@@ -69,6 +69,9 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         clip_each: scale the gradient of each parameter to at most this norm.
         gradient_norm: measure the global norm of gradients, `result.metrics["grad_norm"]`, and its mean over an epoch's
             steps, `session.metrics()["grad_norm"]`.
+        per_row: values of every row of a step, as its outputs: "loss" is `result["row_loss"]`; "gradient_norm" is
+            `result["row_gradient_norm"]`, the norm of the row's contribution to the gradients times the number of rows
+            (for a mean over rows: of the gradient of the row's own loss).
         nonfinite: if the loss or a gradient is not finite: "ignore" it, "skip" the update and keep every state
             (`session.skipped_steps` counts), or "raise" an error.
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
