@@ -36,7 +36,7 @@ class Exports:
     """The exports of a package, by its `__init__.pyi`: `from wholestep.losses.basic import mse as mse`, `l2 = mse`.
 
     >>> Exports("wholestep.optim", import_module("wholestep.optim").__file__).home_of["Lion"]
-    ('wholestep.optim.algorithms.lion', 'Lion')
+    ('wholestep.optim.algorithms.sign_based', 'Lion')
     """
 
     def __init__(self, package: str, file: str | None) -> None:
@@ -57,6 +57,10 @@ class Exports:
     def names(self) -> list[str]:
         """The exported names in the order of the list."""
         return list(self.home_of)
+
+    def dir(self) -> list[str]:
+        """The `__dir__` of the package."""
+        return sorted(self.home_of)
 
     def _is_file(self, name: str) -> bool:
         return (self._folder / f"{name}.py").is_file() or (self._folder / name).is_dir()

@@ -128,7 +128,7 @@ FRAME = pd.DataFrame({"age": [30.0, 40.0, np.nan], "city": ["Rome", "Oslo", "Rom
         ((FRAME[["y"]], "city"), UnknownNameError, "no column 'city'"),
         ((FRAME[["y"]], FRAME["city"]), UsageError, "the labels are text, e.g. 'Rome', .* encoder=ws.data.Encoder"),
         ((FRAME[["y"]], FRAME["age"]), InputError, r"no value in 1 rows, the first of them row 2\. Leave them out"),
-        ((FRAME[["y"]], "y"), InputError, "no column beside 'y'; there is nothing to learn from"),
+        ((FRAME[["y"]], "y"), InputError, "no column besides 'y'; there is nothing to learn from"),
         ((FRAME[["y"]], FRAME["y"][:2]), ShapeError, "one target per row; received {'inputs': 3, 'targets': 2} rows"),
         ((FRAME[["y"]], FRAME["y"], "city"), UnknownNameError, "no column 'city'"),
         ((FRAME[["y"]], FRAME["y"], FRAME["city"]), InputError, "sample_weight has a number for each row"),
@@ -141,9 +141,9 @@ def test_what_is_wrong_with_a_frame_is_said(data: object, error: type[Exception]
 
 
 def test_columns_of_objects() -> None:
-    with pytest.raises(InputError, match=r"'a' holds dict {} in row 1, beside str; .* frame\['a'\]\.astype\(str\)"):
+    with pytest.raises(InputError, match=r"'a' holds dict {} in row 1, besides str; .* frame\['a'\]\.astype\(str\)"):
         ws.data.as_frame(pd.DataFrame({"a": ["x", {}]}))
-    with pytest.raises(InputError, match="'a' holds int 3 in row 1, beside str"):
+    with pytest.raises(InputError, match="'a' holds int 3 in row 1, besides str"):
         ws.data.as_frame({"a": ["x", 3]})
     with pytest.raises(ShapeError, match="the columns of a table have one length"):
         ws.data.as_frame({"a": [1], "b": [1, 2]})

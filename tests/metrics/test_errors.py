@@ -47,9 +47,9 @@ def test_the_same_errors_inside_the_step_at_the_users_line() -> None:
         M.Accuracy().record(g, scores, g.input("floats", ("batch",)))
     with pytest.raises(OptionError, match=r"one score for each target needs a threshold, and none"):
         M.Accuracy().record(g, g.input("column", ("batch", 1)), labels)
-    with pytest.raises(ShapeError, match=r"may be probabilities of classes or labels of yes and no.*axis=-1 for class"):
+    with pytest.raises(ShapeError, match=r"may be probabilities of classes or binary labels.*axis=-1 for class"):
         M.Accuracy().record(g, scores, g.input("rows", ("batch", 3)))
-    with pytest.raises(OptionError, match=r"say how many classes there are, classes=10"):
+    with pytest.raises(OptionError, match=r"give the number of classes, classes=10"):
         M.ConfusionMatrix().record(g, labels, labels)
     with pytest.raises(
         OptionError, match=r"stores every score of an epoch, and its number of rows is not known: give it, capacity=len"

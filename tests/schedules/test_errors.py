@@ -32,7 +32,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "no schedule": (
         lambda: S.Warmup("cosine", 3),
         UsageError,
-        "Warmup is made of schedules, e.g. .* received 'cosine'",
+        "Warmup takes schedules, e.g. .* received 'cosine'",
     ),
     "units": (
         lambda: S.Warmup(S.Constant(1.0, unit="epoch"), 3),
@@ -77,7 +77,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "momentum": (
         lambda: S.CyclicLR(ws.SGD(), 0.1, 0.2, cycle_momentum=True),
         UsageError,
-        "CyclicLR changes the learning rate alone; schedule the momentum beside it",
+        "CyclicLR changes the learning rate alone; schedule the momentum as well",
     ),
     "values for other groups": (
         lambda: S.LambdaLR(ws.SGD(groups=[ws.Group("*.bias", lr=1.0)]), [len]),

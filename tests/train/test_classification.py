@@ -353,7 +353,7 @@ def test_every_metric_of_every_row_is_scikit_learn_everywhere(group: str, monkey
 BCE_OF_PROBABILITIES = M.LogLoss(from_logits=False)
 REFUSED: dict[str, tuple[Any, tuple[int, ...], Callable[[int], Array], list[Any], type[WholestepError], str]] = {
     "one class": ("cross_entropy", (1,), classes(), [], ShapeError, r"single class is always 1.*'bce'"),
-    "one class (N,)": ("cross_entropy", (), yes(), [], DTypeError, r"For yes or no at each score use loss='bce'"),
+    "one class (N,)": ("cross_entropy", (), yes(), [], DTypeError, r"For one binary target per score use loss='bce'"),
     "one class, axis 1": ("cross_entropy", (1, 5), classes(5), [], ShapeError, r"single class is always 1"),
     "one-hot ints": ("cross_entropy", (3,), lambda n: one_hot()(n).astype(int), [], InputError, r"y\.argmax\(axis=1\)"),
     "bools": ("cross_entropy", (2,), yes(dtype="bool"), [], InputError, r"booleans; .*y\.astype\('int32'\)"),
@@ -365,7 +365,7 @@ REFUSED: dict[str, tuple[Any, tuple[int, ...], Callable[[int], Array], list[Any]
     "hinge of 0 and 1": ("hinge", (1,), yes(), [], InputError, r"2 \* y - 1 makes them of 0 and 1"),
     "labels above the classes": ("hinge", (2,), classes(), [], InputError, r"labels go up to 2, which needs 3 classes"),
     "labels above the classes, axis 1": ("focal", (2, 5), classes(5), [], InputError, r"the model has 2 outputs"),
-    "top k of yes or no": ("bce", (3,), yes(3), [M.TopKAccuracy(2)], ShapeError, r"For answers of yes or no use 'acc"),
+    "top k of yes or no": ("bce", (3,), yes(3), [M.TopKAccuracy(2)], ShapeError, r"For binary labels use 'acc"),
     "log loss of hinge": ("hinge", (3,), classes(), ["log_loss"], UsageError, r"the scores of this loss are no logits"),
     "log loss of probabilities": (
         "bce", (1,), yes(), [BCE_OF_PROBABILITIES], OptionError, r"the loss takes the prediction for raw scores"
@@ -436,7 +436,7 @@ def test_two_losses_that_disagree_tell_nothing() -> None:
     p, t = g.input("p", ("batch", 3)), g.input("t", ("batch", 3))
     both = ws.losses.bce(p, t) + ws.losses.cross_entropy(p, t)
     assert both.shape == ()
-    with pytest.raises(ShapeError, match=r"may be probabilities of classes or labels of yes and no"):
+    with pytest.raises(ShapeError, match=r"may be probabilities of classes or binary labels"):
         M.Accuracy().record(g, p, t)
 
 

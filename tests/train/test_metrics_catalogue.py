@@ -330,7 +330,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
             Net(2), (X, np.ones((ROWS, 2), "f")), loss="bce", metrics="mcc", batch_size=7, device="reference"
         ),
         OptionError,
-        "mcc is of one classifier; there are 2 labels of yes or no for each row",
+        "mcc is of one classifier; there are 2 binary labels for each row",
     ),
 }
 

@@ -3,8 +3,4 @@
 from wholestep.lazy import Exports
 
 _exports = Exports(__name__, __file__)
-__getattr__, __all__ = _exports.load, _exports.names
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = _exports.load, _exports.dir, _exports.names

@@ -35,7 +35,7 @@ class ModelCheckpoint(Callback):
         folder: the folder of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.  `filepath=`
             is the same.
         monitor: the number that ranks epochs.
-        mode: "min" where smaller is better, "max" where larger is; None goes by the metric, else by its name.
+        mode: "min" where smaller is better, "max" where larger is; None infers it from the metric, else from its name.
         best: the number of best epochs to keep.
         last: the number of newest epochs to keep.  0 writes only where `monitor` has improved (or is among the `best`).
         every: also write after this many steps, inside an epoch.
@@ -72,7 +72,9 @@ class ModelCheckpoint(Callback):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise OptionError(f"ModelCheckpoint: {name} is an integer of at least {least}; received {value!r}.")
         if best == 0 and last == 0:
-            raise OptionError("ModelCheckpoint: best=0 and last=0 keep nothing; one of them is at least 1.")
+            raise OptionError(
+                "ModelCheckpoint: best=0 and last=0 would delete every checkpoint; one of them must be at least 1."
+            )
         if (place := folder if filepath is None else filepath) is None or None not in (folder, filepath):
             raise UsageError("ModelCheckpoint takes one place to write to: ModelCheckpoint('runs/digits').")
         self._mode_by_metric = mode is None

@@ -21,7 +21,7 @@ class EarlyStopping(Callback):
         monitor: a name in the logs, e.g. "val_loss" or "val_accuracy".
         patience: epochs without improvement until training ends; with `validate_every=` or `validate_every_steps=`,
             validations instead of epochs.
-        mode: "min" where smaller is better, "max" where larger is; None goes by the metric, else by its name.
+        mode: "min" where smaller is better, "max" where larger is; None infers it from the metric, else from its name.
         min_delta: the least difference that counts as better.
         restore_best: put the weights of the best epoch back at the end.
         baseline: values that are not better than it count as no improvement.

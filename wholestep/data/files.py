@@ -37,7 +37,7 @@ def read_idx(path: Path_) -> Array:
         raise InputError(f"{path} is not an idx file: it must start with two zero bytes and a known type.")
     rank = data[3]
     if not 1 <= rank <= IDX_RANK or len(data) < 4 + 4 * rank:
-        raise InputError(f"{path} is damaged: it says it has {rank} axes; expected 1 to {IDX_RANK}. Download it again.")
+        raise InputError(f"{path} is damaged: its header has {rank} axes; expected 1 to {IDX_RANK}. Download it again.")
     shape = struct.unpack(f">{rank}I", data[4 : 4 + 4 * rank])
     kind, start = np.dtype(_IDX_TYPES[data[2]]), 4 + 4 * rank
     expected = start + prod(shape) * kind.itemsize

@@ -21,7 +21,7 @@ Rows = NDArray[np.int64]
 
 
 class Sampler(Protocol):
-    """The base class of samplers: which rows an epoch visits, and in which order."""
+    """Determines which rows an epoch visits, and in which order."""
 
     def rows(self, seed: int, epoch: int, count: int) -> Rows:
         """The rows of an epoch over a data set of `count` rows."""

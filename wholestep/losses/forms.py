@@ -1,4 +1,4 @@
-"""Determines how scores and targets of a classifier correspond, what a loss tells metrics about them, and the linter.
+"""How scores and targets of a classifier correspond, what a loss records about them for metrics, and the linter.
 
 *Multi-class*: scores have a class axis, of which one is correct; the other axes are rows.  *Binary*: each score has a
 target of its own, 0 or 1.  A loss records which of the two it is (`takes_as`), and a metric of the same output follows
@@ -100,9 +100,23 @@ def need_classes(loss: str, scores: Shape, axis: int) -> None:
         fail(
             ShapeError,
             f"{loss}: scores of shape {shape_text(scores)} are one for each row, and the probability of a single class "
-            "is always 1. For yes or no use loss='bce' and targets 0 and 1; else give the model an output for each "
+            "is always 1. For binary targets use loss='bce'; otherwise give the model an output for each "
             "class.",
         )
+
+
+def class_weights(loss: str, scores: Tensor, class_weight: Target | None) -> Tensor | None:
+    """The weights of classes in the dtype of the scores, whose last axis is the classes; None without weights."""
+    if class_weight is None:
+        return None
+    weights = as_tensor(class_weight)
+    if weights.shape != scores.shape[-1:]:
+        fail(
+            ShapeError,
+            f"{loss}: class_weight has one number for each class, shape {shape_text(scores.shape[-1:])}; received "
+            f"{shape_text(weights.shape)}. For one number for each row use sample_weight=.",
+        )
+    return weights.astype(scores.dtype)
 
 
 def resolve_class_axis(loss: str, logits: Tensor, labels: Tensor, axis: int | None) -> int:
@@ -134,11 +148,11 @@ def _refuse_whole_rows(loss: str, logits: Tensor, labels: Tensor) -> None:
             DTypeError,
             f"{loss}: a target of shape {shape_text(labels.shape)}, that of the logits, holds probabilities and "
             f"needs dtype {logits.dtype}; received {labels.dtype}. Cast it, target.astype('{logits.dtype}'), or pass "
-            "class indices: target.argmax(-1). For yes or no at each score use loss='bce'.",
+            "class indices: target.argmax(-1). For one binary target per score use loss='bce'.",
         )
 
 
-# -- yes or no ---------------------------------------------------------------------------------------------------
+# -- binary ------------------------------------------------------------------------------------------------------
 
 
 def shapes_match(a: Shape, b: Shape) -> bool:
@@ -168,7 +182,7 @@ def by_score(scores: Tensor, target: Target) -> bool:
 _ONE_TRUE = "use loss='cross_entropy' where one class is true"
 LINT = {  # (binary?, the op that computed the scores) -> text of the warning
     (False, "softmax"): "leave the softmax out; ws.nn.Softmax()(model.predict(x)) gives probabilities.",
-    (False, "sigmoid"): "leave the sigmoid out, or use loss='bce' for labels of yes or no.",
+    (False, "sigmoid"): "leave the sigmoid out, or use loss='bce' for binary labels.",
     (True, "sigmoid"): "leave the sigmoid out; ws.nn.Sigmoid()(model.predict(x)) gives probabilities.",
     (True, "softmax"): f"leave the softmax out, or {_ONE_TRUE}.",
     (True, "log_softmax"): f"leave the log_softmax out, or {_ONE_TRUE}.",

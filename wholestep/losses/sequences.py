@@ -116,7 +116,7 @@ def _check_target(logits: Tensor, target: Target, blank: int, reduction: str) ->
         fail(
             ShapeError,
             f"ctc_loss takes scores (rows, time, classes) and labels (rows, labels); received "
-            f"{shape_text(logits.shape)} and {shape_text(labels.shape)}. Of torch's (time, rows, classes) make it "
+            f"{shape_text(logits.shape)} and {shape_text(labels.shape)}. Convert torch's (time, rows, classes): "
             "x.transpose(0, 1).",
         )
     if labels.dtype.is_float:

@@ -67,7 +67,7 @@ def dice_loss(
     """1 - (2·Σ p·t + smooth) / (Σ p + Σ t + smooth): the overlap of regions (Milletari et al., 2016).
 
     The sums run over the whole batch and the denominator depends on the prediction: the loss is not separable, and
-    a batch cannot be cut into parts.
+    a batch cannot be split.
 
     Args:
         logits: with targets 0 and 1 of the same shape: p is the sigmoid, one region; with class indices in the shape of
@@ -145,7 +145,7 @@ def info_nce_loss(
     """Cross entropy of cosines / temperature, by which each query selects its key among all keys of the batch (van den
     Oord et al., 2018; symmetric: Radford et al., 2021).
 
-    Rows are compared with each other: the loss is not separable, and a batch cannot be cut into parts.
+    Rows are compared with each other: the loss is not separable, and a batch cannot be split.
 
     Args:
         queries: (rows, features).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import product, shape_text
 from wholestep.errors import OptionError, ShapeError
+from wholestep.metrics.array_functions import X, where
 from wholestep.metrics.base import Array, States
 from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen
-from wholestep.metrics.rows import ClassArrays, ClassTensors, Reading
+from wholestep.metrics.rows import ClassRows, Reading
 
 
 @dataclass(eq=False)
@@ -46,8 +47,8 @@ class Accuracy(RightRows):
     or probabilities of the scores' shape.  Among equal scores the first class counts.  Each of several labels (N, L)
     counts separately; with `exact` a row counts once, and is correct if all its labels are.
 
-    `threshold` is the score above which the prediction is positive, in the unit of the scores.  A loss such as "bce",
-    of which it is known that it takes logits, makes it 0.0.
+    `threshold` is the score above which the prediction is positive, in the unit of the scores.  It is 0.0 for
+    a loss that takes logits, such as "bce".
 
     Example: `ws.metrics.Accuracy()`.
     """
@@ -61,31 +62,22 @@ class Accuracy(RightRows):
     def _read_prediction(self) -> Reading:
         return Reading(self, self.threshold, self.ignore_index, together=self.exact)
 
-    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        rows = self._read_prediction().tensors(prediction, target, weight)
-        right = rows.predicted == rows.actual
+    def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
+        rows = self._read_prediction().rows(prediction, target, weight)
+        right: Any = rows.predicted == rows.actual
         if not self.exact:
             return {"correct": rows.tally(right), "total": rows.total()}
-        self._need_answers(rows)
-        amounts = rows.weight[:, 0] if rows.weight is not None else (rows.actual[:, 0] > -1).astype("int64")
+        self._need_binary_labels(rows)
+        amounts: Any = rows.weight[:, 0] if rows.weight is not None else (rows.actual[:, 0] > -1).astype("int64")
         wrong = (~right).astype("int64").sum(1)
-        return {"correct": fn.where(wrong == 0, amounts, 0).astype(amounts.dtype).sum(), "total": amounts.sum()}
+        return {"correct": where(wrong == 0, amounts, 0).astype(amounts.dtype).sum(), "total": amounts.sum()}
 
-    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        rows = self._read_prediction().arrays(prediction, target, weight)
-        right = rows.predicted == rows.actual
-        if not self.exact:
-            return {"correct": rows.tally(right), "total": rows.total()}
-        self._need_answers(rows)
-        amounts = rows.weight[:, 0] if rows.weight is not None else np.ones(len(right), np.int64)
-        return {"correct": np.asarray(amounts[right.all(1)].sum()), "total": np.asarray(amounts.sum())}
-
-    def _need_answers(self, rows: ClassArrays | ClassTensors) -> None:
+    def _need_binary_labels(self, rows: ClassRows[Any]) -> None:
         if not rows.questions or self.ignore_index is not None:
             fail(
                 OptionError,
-                "accuracy: exact=True is for rows of several answers of yes or no, all of which count; leave it out "
-                "for classes and where an index is ignored.",
+                "accuracy: exact=True is for rows of several binary labels; leave it out for classes, and if an "
+                "index is ignored.",
             )
 
 
@@ -112,7 +104,7 @@ class TopKAccuracy(RightRows):
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         seen = self.see(prediction, target)
         self._need_scores(seen)
-        rows = self._read_prediction().tensors(prediction, target, weight)
+        rows = self._read_prediction().rows(prediction, target, weight)
         classes = seen.prediction.shape[-1]
         scores = seen.prediction.reshape((product(seen.rows), classes))  # (N, C)
         labels = rows.actual.reshape((-1, 1))  # (N, 1)
@@ -125,12 +117,12 @@ class TopKAccuracy(RightRows):
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         seen = self.see(prediction, target)
         self._need_scores(seen)
-        rows = self._read_prediction().arrays(prediction, target, weight)
+        rows = self._read_prediction().rows(prediction, target, weight)
         scores = seen.prediction.reshape(-1, seen.prediction.shape[-1])
         labels = rows.actual[:, None]
         best = np.take_along_axis(scores, labels, 1)
         worse = (scores < best) | ((scores == best) & (np.arange(scores.shape[1]) >= labels))
-        return {"correct": rows.tally((~worse).sum(1) < self.k), "total": rows.total()}
+        return {"correct": np.asarray(rows.tally((~worse).sum(1) < self.k)), "total": np.asarray(rows.total())}
 
     def _read_prediction(self) -> Reading:
         return Reading(self, ignore_index=self.ignore_index)
@@ -141,7 +133,7 @@ class TopKAccuracy(RightRows):
                 ShapeError,
                 f"top_k_accuracy ranks scores of shape (..., C) for classes of shape (...); received "
                 f"{ArrayKind.of(seen.prediction)} and {ArrayKind.of(seen.target)}. For "
-                "answers of yes or no use 'accuracy'.",
+                "binary labels use 'accuracy'.",
             )
         if self.k > int(seen.prediction.shape[-1]):
             text = shape_text(seen.prediction.shape)

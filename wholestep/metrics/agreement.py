@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
-from wholestep.metrics.base import Array, States
+from wholestep.metrics.array_functions import X
+from wholestep.metrics.base import States
 from wholestep.metrics.confusion import ConfusionMatrix, Counted
-from wholestep.metrics.rows import ClassArrays, ClassTensors
+from wholestep.metrics.rows import ClassRows
 
 WEIGHTS = (None, "linear", "quadratic")
 
@@ -20,7 +20,7 @@ WEIGHTS = (None, "linear", "quadratic")
 def _refuse_labels(kind: str, questions: int) -> NoReturn:
     fail(
         OptionError,
-        f"{kind} is of one classifier; there are {questions} labels of yes or no for each row. Measure each by itself, "
+        f"{kind} is of one classifier; there are {questions} binary labels for each row. Measure each by itself, "
         "or use 'f1', which averages over labels.",
     )
 
@@ -29,7 +29,7 @@ def _refuse_labels(kind: str, questions: int) -> NoReturn:
 class OfCounts(Counted):
     """The base class of metrics computed from class counts, in which the negative class counts too."""
 
-    def _asks(self, rows: ClassTensors | ClassArrays) -> bool:
+    def _asks(self, rows: ClassRows[Any]) -> bool:
         if rows.questions > 1:
             _refuse_labels(self.kind, rows.questions)
         return False
@@ -99,17 +99,11 @@ class CohenKappa(ConfusionMatrix):
         if self.weights not in WEIGHTS:
             fail(OptionError, f"cohen_kappa: weights is None, 'linear' or 'quadratic'; received {self.weights!r}.")
 
-    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        self._need_classes(self._read_prediction().tensors(prediction, target, weight))
-        return super().contributions(prediction, target, weight)
-
-    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        self._need_classes(self._read_prediction().arrays(prediction, target, weight))
-        return super().measure(prediction, target, weight)
-
-    def _need_classes(self, rows: ClassTensors | ClassArrays) -> None:
+    def _rows(self, prediction: X, target: X, weight: X | None) -> tuple[ClassRows[X], int]:
+        rows, classes = super()._rows(prediction, target, weight)
         if rows.questions > 1:
             _refuse_labels(self.kind, rows.questions)
+        return rows, classes
 
     def result(self, states: States) -> float:
         matrix = states["matrix"].astype(np.float64)

@@ -3,7 +3,7 @@
 A metric is the same sums in two places.  *Inside the step*, `record` declares a state `metrics.<name>.<part>` for each
 part and adds to it what a batch contributes; the program returns the numbers only when `result` is requested.  *On
 arrays*, `update` adds the same to states of the metric's own, and `compute` gives the result.  Counts are int64 and
-sums are float64, so that the result does not depend on how the examples were cut into batches.
+sums are float64, so that the result does not depend on how the examples were split into batches.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class Metric(ABC):
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         """The contribution of a batch to each part, as tensors."""
 
-    @abstractmethod
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        """The contribution of a batch to each part, as arrays."""
+        """The contribution of a batch to each part, as arrays: unless overridden, `contributions` of the arrays."""
+        formula: Any = self.contributions
+        return {part: np.asarray(value) for part, value in formula(prediction, target, weight).items()}
 
     @abstractmethod
     def result(self, states: States) -> Result:

@@ -13,9 +13,10 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError
+from wholestep.metrics.array_functions import X
 from wholestep.metrics.base import Array, Result, States
 from wholestep.metrics.reading import OfScores
-from wholestep.metrics.rows import ClassArrays, ClassTensors, Reading
+from wholestep.metrics.rows import ClassRows, Reading
 
 AVERAGES = ("macro", "micro", "weighted", "binary", "auto", None)
 
@@ -25,19 +26,20 @@ class OfClasses(OfScores):
     """The base class of metrics that need a predicted class for each row.
 
     Predictions are scores `(..., C)`, classes `(...)`, or one score for each binary target, with a `threshold` above
-    which the prediction is positive (0.0 for a loss such as "bce").  `classes` says how many classes there are where
-    predictions are classes; on arrays it may be left open.
+    which the prediction is positive (0.0 for a loss such as "bce").  `classes` is the number of classes if
+    predictions are classes; on arrays it may be left out.
     """
 
     classes: int | None = field(default=None, kw_only=True)
     threshold: float | None = field(default=None, kw_only=True)
     ignore_index: int | None = field(default=None, kw_only=True)
 
-    def _tensors(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> tuple[ClassTensors, int]:
-        rows = self._read_prediction().tensors(prediction, target, weight)
+    def _rows(self, prediction: X, target: X, weight: X | None) -> tuple[ClassRows[X], int]:
+        rows = self._read_prediction().rows(prediction, target, weight)
         if rows.classes is None:
             fail(
-                OptionError, f"{self.kind}: say how many classes there are, classes=10: predicted classes do not tell."
+                OptionError,
+                f"{self.kind}: give the number of classes, classes=10: predicted classes do not determine it.",
             )
         return rows, rows.classes
 
@@ -45,9 +47,10 @@ class OfClasses(OfScores):
         return Reading(self, self.threshold, self.ignore_index, self.classes)
 
 
-def _count_binary(rows: Any) -> dict[str, Any]:
+def _count_binary(rows: ClassRows[X]) -> dict[str, X]:
     """For each binary label: true positives, predicted positives, actual positives, and rows; tensors or arrays."""
-    predicted, actual = rows.predicted == 1, rows.actual == 1
+    predicted: Any = rows.predicted == 1
+    actual: Any = rows.actual == 1
     parts = {"right": predicted & actual, "predicted": predicted, "actual": actual}
     return {**{part: rows.amounts(hits).sum(0) for part, hits in parts.items()}, "total": rows.amounts().sum(0)}
 
@@ -66,7 +69,7 @@ class ConfusionMatrix(OfClasses):
     classes: int | None = None
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        rows, classes = self._tensors(prediction, target, weight)
+        rows, classes = self._rows(prediction, target, weight)
         if rows.questions > 1:
             return _count_binary(rows)
         flat = (product(rows.actual.shape),)
@@ -77,11 +80,10 @@ class ConfusionMatrix(OfClasses):
         return {"matrix": fn.scatter_add(across, rows.actual.reshape(flat), classes)}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        rows = self._read_prediction().arrays(prediction, target, weight)
+        rows, classes = self._rows(prediction, target, weight)
         if rows.questions > 1:
             return _count_binary(rows)
-        cells = rows.by(rows.actual * rows.classes + rows.predicted, rows.classes**2)
-        return {"matrix": cells.reshape(rows.classes, rows.classes)}
+        return {"matrix": rows.by(rows.actual * classes + rows.predicted, classes**2).reshape(classes, classes)}
 
     def result(self, states: States) -> Result:
         if "total" in states:
@@ -96,14 +98,8 @@ class ConfusionMatrix(OfClasses):
 class Counted(OfClasses):
     """A score computed from the numbers of correct, predicted and actual rows of each class."""
 
-    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        return self._count(*self._tensors(prediction, target, weight))
-
-    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        rows = self._read_prediction().arrays(prediction, target, weight)
-        return self._count(rows, rows.classes)
-
-    def _count(self, rows: Any, classes: int) -> dict[str, Any]:
+    def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
+        rows, classes = self._rows(prediction, target, weight)
         if self._asks(rows):
             return _count_binary(rows)
         return {
@@ -113,7 +109,7 @@ class Counted(OfClasses):
         }
 
     @abstractmethod
-    def _asks(self, rows: ClassTensors | ClassArrays) -> bool:
+    def _asks(self, rows: ClassRows[Any]) -> bool:
         """Are only positive predictions counted, as for a binary score, rather than both classes?"""
 
 
@@ -129,7 +125,7 @@ class ByClass(Counted):
             names = ", ".join(map(repr, AVERAGES))
             fail(OptionError, f"{self.kind}: average is one of {names}; received {self.average!r}.")
 
-    def _asks(self, rows: ClassTensors | ClassArrays) -> bool:
+    def _asks(self, rows: ClassRows[Any]) -> bool:
         if self.average == "binary" and (rows.questions > 1 or (rows.classes or 0) > 2):
             fail(
                 OptionError,

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import primitives as fn
-from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.metrics.array_functions import X, count, maximum
 from wholestep.metrics.base import Array, Metric, States
 from wholestep.metrics.means import check_numbers
-from wholestep.metrics.reading import ArrayKind, X, check_weight, row_count
+from wholestep.metrics.reading import ArrayKind, check_weight
 from wholestep.metrics.row_buffers import KeptRows, rows_to_store
 
 _TINY = 1e-300  # replaces a weight of 0 as divisor, so that the mean of nothing is 0
@@ -28,7 +27,7 @@ def _row_weights(metric: str, weight: X, values: X) -> tuple[X, X]:
 def _join_weights(old: dict[str, Any], new: dict[str, Any]) -> tuple[Any, Any]:
     """The total weight of two sets of rows, and the fraction of it that the new rows have."""
     total = old["weight"] + new["weight"]
-    return total, new["weight"] / (fn.maximum if isinstance(total, Tensor) else np.maximum)(total, _TINY)
+    return total, new["weight"] / maximum(total, _TINY)
 
 
 def _explained_share(error: Array, spread: Array) -> Array:
@@ -52,28 +51,19 @@ class R2(Metric):
     kind: ClassVar[str] = "r2"
     higher_is_better: ClassVar[bool | None] = True
 
-    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
+    def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
-        t = target.astype("float64")  # (N, ...)
-        error = prediction.astype("float64") - t
+        t: Any = target.astype("float64")  # (N, ...)
+        error: Any = prediction.astype("float64") - t
         if weight is None:
-            total = row_count(t.shape[:1], "float64")
-            mean = t.sum(0) / fn.maximum(total, _TINY)
+            total = count(t, t.shape[:1], "float64")
+            mean = t.sum(0) / maximum(total, _TINY)
             spread, residual = ((t - mean) * (t - mean)).sum(0), (error * error).sum(0)
         else:
             w, total = _row_weights(self.kind, weight, t)
-            mean = (w * t).sum(0) / fn.maximum(total, _TINY)
+            mean = (w * t).sum(0) / maximum(total, _TINY)
             spread, residual = (w * (t - mean) * (t - mean)).sum(0), (w * error * error).sum(0)
-        return {"rows": row_count(t.shape[:1]), "weight": total, "mean": mean, "spread": spread, "error": residual}
-
-    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
-        t = target.astype(np.float64)
-        w, total = _row_weights(self.kind, np.ones(len(t)) if weight is None else weight, t)
-        mean = (w * t).sum(0) / max(total, _TINY)
-        spread, residual = (w * (t - mean) ** 2).sum(0), (w * (prediction - t) ** 2).sum(0)
-        parts = {"rows": len(t), "weight": total, "mean": mean, "spread": spread, "error": residual}
-        return {part: np.asarray(value) for part, value in parts.items()}
+        return {"rows": count(t, t.shape[:1]), "weight": total, "mean": mean, "spread": spread, "error": residual}
 
     def joined(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         """The merged mean, and the sum of squares around it: spread + spread' + (mean' - mean)²·w·w' / (w + w')."""
@@ -111,18 +101,18 @@ class Paired(Metric):
     def of_columns(self, a: Array, b: Array, joint: Array) -> Array:
         """The metric of each column, from Σ w·(a - ā)², Σ w·(b - b̄)² and Σ w·(a - ā)·(b - b̄)."""
 
-    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
+    def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         a, b = self.pair(prediction.astype("float64"), target.astype("float64"))  # (N, ...)
-        w: Tensor | float = 1.0
+        w: Any = 1.0
         if weight is None:
-            total = row_count(a.shape[:1], "float64")
+            total = count(a, a.shape[:1], "float64")
         else:
             w, total = _row_weights(self.kind, weight, a)
-        means = [(w * x).sum(0) / fn.maximum(total, _TINY) for x in (a, b)]
+        means = [(w * x).sum(0) / maximum(total, _TINY) for x in (a, b)]
         away = [x - mean for x, mean in zip((a, b), means, strict=True)]
         return {
-            "rows": row_count(a.shape[:1]),
+            "rows": count(a, a.shape[:1]),
             "weight": total,
             "mean_a": means[0],
             "mean_b": means[1],
@@ -130,18 +120,6 @@ class Paired(Metric):
             "spread_b": (w * away[1] * away[1]).sum(0),
             "joint": (w * away[0] * away[1]).sum(0),
         }
-
-    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
-        a, b = self.pair(prediction.astype(np.float64), target.astype(np.float64))
-        w, total = _row_weights(self.kind, np.ones(len(a)) if weight is None else weight, a)
-        mean_a, mean_b = ((w * x).sum(0) / max(total, _TINY) for x in (a, b))
-        parts = {
-            "rows": len(a), "weight": total, "mean_a": mean_a, "mean_b": mean_b,
-            "spread_a": (w * (a - mean_a) ** 2).sum(0), "spread_b": (w * (b - mean_b) ** 2).sum(0),
-            "joint": (w * (a - mean_a) * (b - mean_b)).sum(0),
-        }  # fmt: skip
-        return {part: np.asarray(value) for part, value in parts.items()}
 
     def joined(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         """The merged means, and the sums around them: S + S' + (mean' - mean)²·w·w' / (w + w')."""
@@ -216,13 +194,7 @@ class Spearman(KeptRows):
     kind: ClassVar[str] = "spearman"
     higher_is_better: ClassVar[bool | None] = True
 
-    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        return self._checked_rows(prediction, target, weight)
-
-    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        return self._checked_rows(prediction, target, weight)
-
-    def _checked_rows(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
+    def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         if weight is not None:
             check_weight(self.kind, ArrayKind.of(weight), prediction.shape[:1])

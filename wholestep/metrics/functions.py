@@ -19,9 +19,10 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError, UsageError, WholestepError
+from wholestep.metrics.array_functions import X, row_count
 from wholestep.metrics.base import Array, Metric, Result, States
 from wholestep.metrics.means import Mean
-from wholestep.metrics.reading import ArrayKind, check_weight, row_count
+from wholestep.metrics.reading import ArrayKind, check_weight
 from wholestep.metrics.row_buffers import KeptRows, rows_to_store
 
 WEIGHT = "sample_weight"
@@ -75,8 +76,8 @@ class Function(OfFunction, Mean):
         function: of the prediction and the target, tensors; with a third argument `sample_weight` where it weighs rows
             itself.
         name: the name of the metric; by default the function's.
-        better: True where more is better, False where less is; by default what `function.higher_is_better` says, else
-            its name tells callbacks.
+        better: True where more is better, False where less is; by default `function.higher_is_better`, else callbacks
+            infer it from the name.
 
     Example: `ws.metrics.Function(lambda p, t: ws.abs(p - t), name="gap")`.
     """
@@ -164,21 +165,14 @@ class OverEpoch(KeptRows, OfFunction):
 
     kind: ClassVar[str] = "over_epoch"
 
-    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        self._need_weight(weight is not None)
-        return rows_to_store(prediction, target, weight)
-
-    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        self._need_weight(weight is not None)
-        return rows_to_store(prediction, target, weight)
-
-    def _need_weight(self, weighted: bool) -> None:
-        if weighted and not self.takes_weight:
+    def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
+        if weight is not None and not self.takes_weight:
             fail(
                 UsageError,
                 f"the data has sample weights, and the metric {self.name!r} does not take them: give it a third "
                 f"argument, def {self.name}(predictions, targets, sample_weight).",
             )
+        return rows_to_store(prediction, target, weight)
 
     def result(self, states: States) -> Result:
         parts = self._all_rows(states)

@@ -12,9 +12,10 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import DTypeError, OptionError, UsageError
 from wholestep.losses.classification import class_rows, yes_or_no_values
+from wholestep.metrics.array_functions import X, log_softmax, row_count
 from wholestep.metrics.base import Array, States
 from wholestep.metrics.means import Mean
-from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen, X, check_range, row_count
+from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen, check_range
 from wholestep.metrics.rows import Reading
 
 
@@ -144,12 +145,6 @@ class Perplexity(LogLoss):
     def result(self, states: States) -> float:
         with np.errstate(over="ignore"):  # infinite if the model has diverged
             return float(np.exp(super().result(states)))
-
-
-def log_softmax(x: Array) -> Array:
-    """x - max - log Σ exp(x - max) along the last axis."""
-    shifted = x - x.max(-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
 
 def _inside(p: Tensor) -> Tensor:

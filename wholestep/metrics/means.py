@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import product, shape_text
 from wholestep.errors import InputError, ShapeError
+from wholestep.metrics.array_functions import X, count, maximum, row_count
 from wholestep.metrics.base import Array, Metric, States
-from wholestep.metrics.reading import ArrayKind, check_weight, row_count
+from wholestep.metrics.reading import ArrayKind, check_weight
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -70,35 +70,21 @@ class OfErrors(Mean):
     """The base class of means of a function of prediction - target over elements, with row weights."""
 
     @abstractmethod
-    def size(self, error: Tensor, target: Tensor) -> Tensor:
-        """The magnitude of an error, as tensors in float64."""
+    def size(self, error: X, target: X) -> X:
+        """The magnitude of an error, in float64."""
 
-    @abstractmethod
-    def size_of(self, error: Array, target: Array) -> Array:
-        """The magnitude of an error, as arrays."""
-
-    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
+    def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
-        error = prediction - target.astype(prediction.dtype)
-        sizes = self.size(error.astype("float64"), target.astype("float64"))
-        inside = product(prediction.shape[1:])
+        # Arrays are subtracted in float64; a step subtracts in its own dtype, as the loss does.
+        wide: Any = prediction if isinstance(prediction, Tensor) else prediction.astype("float64")
+        error = wide - target.astype(wide.dtype)
+        sizes: Any = self.size(error.astype("float64"), target.astype("float64"))
         if weight is None:
-            return {"sum": sizes.sum(), "weight": row_count(prediction.shape, "float64")}
+            return {"sum": sizes.sum(), "weight": count(prediction, prediction.shape, "float64")}
         check_weight(self.kind, ArrayKind.of(weight), prediction.shape[:1])
-        w = weight.astype("float64")
+        w: Any = weight.astype("float64")
         rows = sizes.sum(tuple(range(1, sizes.ndim))) if sizes.ndim > 1 else sizes
-        return {"sum": (w * rows).sum(), "weight": w.sum() * inside}
-
-    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
-        sizes = self.size_of(prediction.astype(np.float64) - target, target.astype(np.float64))
-        if weight is None:
-            return {"sum": np.asarray(sizes.sum()), "weight": np.asarray(float(sizes.size))}
-        check_weight(self.kind, ArrayKind.of(weight), prediction.shape[:1])
-        rows = sizes.reshape(len(sizes), -1).sum(1)
-        inside = sizes[0].size if len(sizes) else 1
-        w = weight.astype(np.float64)
-        return {"sum": np.asarray((w * rows).sum()), "weight": np.asarray(w.sum() * inside)}
+        return {"sum": (w * rows).sum(), "weight": w.sum() * product(prediction.shape[1:])}
 
 
 @dataclass(eq=False)
@@ -111,11 +97,9 @@ class MSE(OfErrors):
     kind: ClassVar[str] = "mse"
     higher_is_better: ClassVar[bool | None] = False
 
-    def size(self, error: Tensor, target: Tensor) -> Tensor:
-        return error * error
-
-    def size_of(self, error: Array, target: Array) -> Array:
-        return error * error
+    def size(self, error: X, target: X) -> X:
+        square: X = error * error
+        return square
 
 
 @dataclass(eq=False)
@@ -142,11 +126,8 @@ class MAE(OfErrors):
     kind: ClassVar[str] = "mae"
     higher_is_better: ClassVar[bool | None] = False
 
-    def size(self, error: Tensor, target: Tensor) -> Tensor:
-        return fn.abs(error)
-
-    def size_of(self, error: Array, target: Array) -> Array:
-        return np.abs(error)
+    def size(self, error: X, target: X) -> X:
+        return abs(error)
 
 
 @dataclass(eq=False)
@@ -161,11 +142,9 @@ class MAPE(OfErrors):
     kind: ClassVar[str] = "mape"
     higher_is_better: ClassVar[bool | None] = False
 
-    def size(self, error: Tensor, target: Tensor) -> Tensor:
-        return fn.abs(error) / fn.maximum(fn.abs(target), _EPS)
-
-    def size_of(self, error: Array, target: Array) -> Array:
-        return np.asarray(np.abs(error) / np.maximum(np.abs(target), _EPS))
+    def size(self, error: X, target: X) -> X:
+        share: X = abs(error) / maximum(abs(target), _EPS)
+        return share
 
 
 def check_numbers(metric: str, prediction: ArrayKind, target: ArrayKind) -> None:

@@ -14,9 +14,9 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, product
 from wholestep.errors import DTypeError, InputError, OptionError, UsageError
+from wholestep.metrics.array_functions import X, softmax
 from wholestep.metrics.base import Array, Result, States
-from wholestep.metrics.likelihood import log_softmax
-from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen, X, check_range
+from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen, check_range
 from wholestep.metrics.row_buffers import KeptRows
 from wholestep.metrics.rows import Reading
 
@@ -177,7 +177,7 @@ class Ranked(OfScores, KeptRows):
         if scores.ndim == 1:
             return self.score(Curve.of(scores, labels == 1, weights))
         if labels.ndim == 1 and self.from_logits:
-            scores = np.exp(log_softmax(scores))
+            scores = softmax(scores)
         is_class = [labels[:, c] == 1 if labels.ndim == 2 else labels == c for c in range(scores.shape[1])]
         return self.of_classes([self.score(Curve.of(scores[:, c], yes, weights)) for c, yes in enumerate(is_class)])
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, cast
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import Shape, letter_of, product, shape_text
+from wholestep.compiler.ir.types import Shape, letter_of, shape_text
 from wholestep.errors import DTypeError, InputError, ShapeError
 from wholestep.losses.forms import Meaning, class_axis, shapes_match, without
+from wholestep.metrics.array_functions import X
 from wholestep.metrics.base import Array, Metric
-
-X = TypeVar("X", Array, Tensor)
 
 
 class PredictionForm(Enum):
@@ -137,7 +135,7 @@ class OfScores(Metric):
         expected = ", ".join(f.value for f in (PredictionForm.SCORES, PredictionForm.CLASSES, PredictionForm.EACH))
         by_loss = ""
         if self.meaning is not None:
-            by_loss = f" The loss takes the scores for {_describe_meaning(self.meaning)}."
+            by_loss = f" The loss takes {_describe_meaning(self.meaning)}."
         fail(
             ShapeError,
             f"{self.kind}: received a prediction of {prediction} and a target of {target}. Expected {expected}; "
@@ -154,8 +152,8 @@ class OfScores(Metric):
         fail(
             ShapeError,
             f"{self.kind}: floats of shape {shape_text(prediction.shape)}, that of the scores, may be probabilities of "
-            "classes or labels of yes and no, and the loss does not tell. Say which: axis=-1 for classes, "
-            "threshold=0.0 for labels of yes and no.",
+            "classes or binary labels, and the loss does not determine which. Say which: axis=-1 for classes, "
+            "threshold=0.0 for binary labels.",
         )
 
     def spread(self, weight: X, rows: Shape) -> X:
@@ -174,7 +172,7 @@ class OfScores(Metric):
 
 
 def _describe_meaning(meaning: Meaning) -> str:
-    return "answers of yes or no" if meaning.each else f"classes on axis {meaning.axis}"
+    return "one score for each binary target" if meaning.each else f"scores of classes on axis {meaning.axis}"
 
 
 def _reshape(x: X, shape: Shape) -> X:
@@ -208,8 +206,3 @@ def check_weight(metric: str, weight: ArrayKind, rows: Shape) -> None:
             f"{metric}: weights have one number for each row, shape {shape_text(rows)}; received "
             f"{shape_text(weight.shape)}.",
         )
-
-
-def row_count(shape: Shape, dtype: Any = "int64") -> Tensor:
-    """The number of elements of a shape at run time, known before any kernel runs."""
-    return fn.size(product(shape)).astype(dtype)

@@ -13,8 +13,8 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent
 from wholestep.errors import InputError, OptionError
+from wholestep.metrics.array_functions import X, row_count
 from wholestep.metrics.base import Array, Metric, States
-from wholestep.metrics.reading import X, row_count
 
 
 @dataclass(eq=False)

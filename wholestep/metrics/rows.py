@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from operator import and_
+from typing import Any, Generic
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail, user_line
-from wholestep.compiler.ir.types import Extent, Shape, letter_of, product
+from wholestep.compiler.ir.types import Extent, Shape, product
 from wholestep.errors import OptionError, TrainingWarning
+from wholestep.metrics.array_functions import X, count, sum_by_index, where
 from wholestep.metrics.base import Array
-from wholestep.metrics.reading import OfScores, PredictionForm, Seen, check_range, row_count
+from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen, check_range
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The base class of metrics that read predicted and actual classes from scores and targets."""
+    """How a metric determines predicted and actual classes from scores and targets."""
 
     metric: OfScores
     threshold: float | None = None
@@ -65,68 +67,50 @@ class Reading:
             return (rows[0], product(rows[1:]))
         return tuple(rows) if seen.questions > 1 else (product(rows), 1)
 
-    # -- on arrays -----------------------------------------------------------------------------------------------
-
-    def arrays(self, prediction: Array, target: Array, weight: Array | None) -> ClassArrays:
+    def rows(self, prediction: X, target: X, weight: X | None) -> ClassRows[X]:
+        """The rows of a batch."""
         seen = self.metric.see(prediction, target, self.threshold)
-        predicted, actual = self._class_arrays(seen)
+        predicted, actual = self._classes(seen)
         shape: Any = self._shape(seen, seen.rows)
-        if weight is not None:
-            weight = self.metric.spread(weight, seen.rows).astype(np.float64).reshape(shape)
-        ignored = self.ignored(seen.form)
-        counted = np.ones(actual.shape, bool) if ignored is None else actual != ignored
-        width = self._width(seen, max(_top(predicted[counted]), _top(actual[counted])))
-        for what, values in (("labels", actual), ("predicted classes", predicted)):
-            check_range(self.metric.kind, what, values[counted].astype(np.int64), width)
-        actual = np.where(counted, actual, 0).astype(np.int64).reshape(shape)
-        return ClassArrays(
-            predicted.astype(np.int64).reshape(shape), actual, counted.reshape(shape), weight, width, seen.questions
-        )
-
-    def _class_arrays(self, seen: Seen[Array]) -> tuple[Array, Array]:
-        p, t = seen.prediction, seen.target
-        if seen.form is PredictionForm.SCORES:
-            return p.argmax(-1), t
-        if seen.form is PredictionForm.ROWS:
-            return p.argmax(-1), t.argmax(-1)
-        if seen.form is PredictionForm.CLASSES:
-            return p, t
-        plain = letter_of(t.dtype) in "iub" and self._no == 0.5
-        return p > self.limit(), t if plain else t > self._no
-
-    def _width(self, seen: Seen[Any], top: int) -> int:
-        """The number of classes: that of the scores, `classes=` of the metric, or the largest class seen plus 1."""
-        if seen.form in (PredictionForm.SCORES, PredictionForm.ROWS):
-            return int(seen.prediction.shape[-1])
-        return 2 if seen.form is PredictionForm.EACH else self.classes or top + 1
-
-    # -- on tensors ----------------------------------------------------------------------------------------------
-
-    def tensors(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> ClassTensors:
-        seen = self.metric.see(prediction, target, self.threshold)
-        predicted, actual = self._class_tensors(seen)
-        shape = self._shape(seen, seen.rows)
         if weight is not None:
             weight = self.metric.spread(weight, seen.rows).astype("float64").reshape(shape)
         ignored = self.ignored(seen.form)
-        counted = None if ignored is None else (actual != ignored)
+        counted: Any = None if ignored is None else actual != ignored
+        width = self._width(seen, predicted, actual, counted)
         if counted is not None:
-            actual = fn.where(counted, actual, 0)  # a valid index; the row has weight 0
+            actual = where(counted, actual, 0)  # a valid index; the row has weight 0
             counted = counted.reshape(shape)
-        width = self.classes if seen.form is PredictionForm.CLASSES else self._width(seen, 0)
-        return ClassTensors(predicted.reshape(shape), actual.reshape(shape), counted, weight, width, seen.questions)
+        return ClassRows(predicted.reshape(shape), actual.reshape(shape), counted, weight, width, seen.questions)
 
-    def _class_tensors(self, seen: Seen[Tensor]) -> tuple[Tensor, Tensor]:
-        p, t = seen.prediction, seen.target
-        if seen.form is PredictionForm.SCORES:
-            return p.argmax(-1).astype(t.dtype), t
-        if seen.form is PredictionForm.ROWS:
-            return p.argmax(-1), t.argmax(-1)
-        if seen.form is PredictionForm.CLASSES:
-            return p.astype(t.dtype), t
-        plain = not t.dtype.is_float and self._no == 0.5
-        yes = t if plain else t > 0 if not t.dtype.is_float else t > self._no
-        return (p > self.limit()).astype("int32"), yes.astype("int32")
+    def _classes(self, seen: Seen[Any]) -> tuple[Any, Any]:
+        """The predicted and the actual class of each counted item, as integers."""
+        p, t, is_array = seen.prediction, seen.target, isinstance(seen.prediction, np.ndarray)
+        if seen.form is PredictionForm.EACH:
+            whole, dtype = ArrayKind.of(t).whole, "int64" if is_array else "int32"
+            yes = t if whole and self._no == 0.5 else t > (0 if whole else self._no)
+            return (p > self.limit()).astype(dtype), yes.astype(dtype)
+        predicted = p if seen.form is PredictionForm.CLASSES else p.argmax(-1)
+        actual = t.argmax(-1) if seen.form is PredictionForm.ROWS else t
+        if is_array:
+            return predicted.astype("int64"), actual.astype("int64")
+        return predicted if seen.form is PredictionForm.ROWS else predicted.astype(t.dtype), actual
+
+    def _width(self, seen: Seen[Any], predicted: Any, actual: Any, counted: Any) -> int | None:
+        """The number of classes: that of the scores, or `classes=` of the metric; of arrays the largest class plus 1.
+
+        Raises InputError for classes of arrays outside the range.
+        """
+        if seen.form in (PredictionForm.SCORES, PredictionForm.ROWS):
+            width: int | None = int(seen.prediction.shape[-1])
+        else:
+            width = 2 if seen.form is PredictionForm.EACH else self.classes
+        if isinstance(actual, Tensor):
+            return width
+        labels, guesses = (v.reshape(-1) if counted is None else v[counted] for v in (actual, predicted))
+        width = width or max(_top(labels), _top(guesses)) + 1
+        check_range(self.metric.kind, "labels", labels, width)
+        check_range(self.metric.kind, "predicted classes", guesses, width)
+        return width
 
 
 def _top(values: Array) -> int:
@@ -145,66 +129,35 @@ def _warn_of_half(metric: str) -> None:
 
 
 @dataclass(frozen=True)
-class ClassArrays:
-    """Predicted and true classes, (N,), or binary labels, (N, labels); which rows count, and their weights."""
+class ClassRows(Generic[X]):
+    """Predicted and true classes, (N,), or binary labels, (N, labels); which rows count (None: all); their weights."""
 
-    predicted: Array
-    actual: Array
-    counted: Array
-    weight: Array | None
-    classes: int
+    predicted: X
+    actual: X
+    counted: X | None
+    weight: X | None
+    classes: int | None  # None: predicted classes inside a step do not determine it
     questions: int
 
-    def amounts(self, hits: Array | None = None) -> Array:
+    def amounts(self, hits: X | None = None) -> X:
         """The weight of each row, 0 where it does not count or `hits` is false; int64, or float64 with row weights."""
-        mask = self.counted if hits is None else hits & self.counted
-        return mask.astype(np.int64) if self.weight is None else np.where(mask, self.weight, 0.0)
+        masks: list[Any] = [mask for mask in (hits, self.counted) if mask is not None]
+        mask = reduce(and_, masks) if masks else self.actual == self.actual
+        weighted: X = mask.astype("int64") if self.weight is None else where(mask, self.weight, 0.0)
+        return weighted
 
-    def tally(self, hits: Array | None = None) -> Array:
+    def tally(self, hits: X) -> X:
         """The total weight of the rows where `hits` is true."""
-        return np.asarray(self.amounts(hits).sum())
+        weight: X = self.amounts(hits).sum()
+        return weight
 
-    def total(self) -> Array:
-        return self.tally()
-
-    def by(self, index: Array, size: int, hits: Array | None = None) -> Array:
-        """The total weight of the rows at each index."""
-        amounts = self.amounts(hits)
-        counts: Array = np.bincount(index.reshape(-1), amounts.reshape(-1), size)
-        return counts if self.weight is not None else counts.round().astype(np.int64)
-
-
-@dataclass(frozen=True)
-class ClassTensors:
-    """The rows of a batch inside the step; `counted` is None if all rows count."""
-
-    predicted: Tensor
-    actual: Tensor
-    counted: Tensor | None
-    weight: Tensor | None
-    classes: int | None
-    questions: int
-
-    def amounts(self, hits: Tensor | None = None) -> Tensor:
-        """The weight of each row, 0 where it does not count or `hits` is false; int64, or float64 with row weights."""
-        chosen = [t for t in (hits, self.counted) if t is not None]
-        mask: Tensor = (
-            chosen[0] if len(chosen) == 1 else chosen[0] & chosen[1] if chosen else self.actual == self.actual
-        )
-        return mask.astype("int64") if self.weight is None else fn.where(mask, self.weight, 0.0)
-
-    def tally(self, hits: Tensor) -> Tensor:
-        """The total weight of the rows where `hits` is true."""
-        return self.amounts(hits).sum()
-
-    def total(self) -> Tensor:
+    def total(self) -> X:
         """The total weight of all rows."""
         if self.counted is None:
-            return row_count(self.actual.shape) if self.weight is None else self.weight.sum()
-        return self.amounts().sum()
+            return count(self.actual, self.actual.shape) if self.weight is None else self.weight.sum()
+        weight: X = self.amounts().sum()
+        return weight
 
-    def by(self, index: Tensor, size: int, hits: Tensor | None = None) -> Tensor:
+    def by(self, index: X, size: int, hits: X | None = None) -> X:
         """The total weight of the rows at each index."""
-        amounts = self.amounts(hits)
-        flat = (product(amounts.shape),)
-        return fn.scatter_add(amounts.reshape(flat), index.reshape(flat), size)
+        return sum_by_index(self.amounts(hits), index, size)

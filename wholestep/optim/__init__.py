@@ -4,8 +4,4 @@ from wholestep.lazy import Exports
 from wholestep.optim.core.on_graph import sgd as sgd  # the function; a module of the same name was loaded before
 
 _exports = Exports(__name__, __file__)
-__getattr__, __all__ = _exports.load, _exports.names
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = _exports.load, _exports.dir, _exports.names

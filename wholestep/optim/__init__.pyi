@@ -2,16 +2,16 @@
 # package's names of it.  The order is that of docs/api/.
 from wholestep.optim.wrappers.weight_averaging import EMA as EMA, Lookahead as Lookahead, SWA as SWA
 from wholestep.optim.wrappers.adaptive_clipping import AGC as AGC
-from wholestep.optim.algorithms.asgd import ASGD as ASGD
-from wholestep.optim.algorithms.adadelta import Adadelta as Adadelta
-from wholestep.optim.algorithms.ademamix import AdEMAMix as AdEMAMix
-from wholestep.optim.algorithms.lamb import LAMB as LAMB
-from wholestep.optim.algorithms.lars import LARS as LARS
+from wholestep.optim.algorithms.averaging import ASGD as ASGD
+from wholestep.optim.algorithms.rmsprop import Adadelta as Adadelta
+from wholestep.optim.algorithms.adam_family import AdEMAMix as AdEMAMix
+from wholestep.optim.algorithms.layerwise import LAMB as LAMB
+from wholestep.optim.algorithms.layerwise import LARS as LARS
 from wholestep.optim.algorithms.lbfgs import LBFGS as LBFGS
-from wholestep.optim.algorithms.rprop import Rprop as Rprop
+from wholestep.optim.algorithms.sign_based import Rprop as Rprop
 from wholestep.optim.algorithms.prodigy import Prodigy as Prodigy
 from wholestep.optim.wrappers.sam import SAM as SAM
-from wholestep.optim.algorithms.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
+from wholestep.optim.algorithms.averaging import ScheduleFreeAdamW as ScheduleFreeAdamW
 from wholestep.optim.algorithms.sgd import SGD as SGD
 from wholestep.optim.algorithms.adam import AMSGrad as AMSGrad, Adam as Adam, AdamW as AdamW
 from wholestep.optim.algorithms.adafactor import Adafactor as Adafactor
@@ -21,7 +21,7 @@ from wholestep.optim.core.on_graph import (
     sgd_on_graph as sgd_on_graph,
 )
 from wholestep.optim.core.groups import Group as Group
-from wholestep.optim.algorithms.lion import Lion as Lion
+from wholestep.optim.algorithms.sign_based import Lion as Lion
 from wholestep.optim.algorithms.muon import Muon as Muon
 from wholestep.optim.algorithms.adam_family import Adamax as Adamax, NAdam as NAdam, RAdam as RAdam
 from wholestep.optim.core.base import Optimizer as Optimizer

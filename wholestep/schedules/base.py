@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 CALL = "call"  # counts calls of `scheduler.step()`: updates in a session, epochs in a loop over epochs
 UNITS = ("step", "epoch", CALL)
+Limits = Mapping[str, Mapping[str, float]]
+POSITIVE: Mapping[str, float] = {"above": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,8 @@ class Schedule(ABC):
     unit: str = "step"
 
     kinds: ClassVar[dict[str, type[Schedule]]] = {}
+    _limits: ClassVar[Limits] = {}  # numbers with a range, as arguments of `need`; all others are finite
+    _choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # the values of options that select a formula
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -130,7 +134,7 @@ class Schedule(ABC):
     @property
     def length(self) -> int:
         """The end of the schedule, or 100 if it has none: the range of `table` and `plot`."""
-        return 100
+        return 100 if self.horizon is None else math.ceil(self.horizon)
 
     @property
     def horizon(self) -> float | None:
@@ -188,12 +192,13 @@ class Schedule(ABC):
         self.check()
 
     def check(self) -> None:
-        """Raise OptionError for a number outside its range (`self.need("lr", above=0.0)`); by default all must be
-        finite.
-        """
-        for name in self.numbers():
-            if "." not in name:
-                self.need(name)
+        """Raise OptionError for a number outside `_limits` or not finite, and for an option not in `_choices`."""
+        numbers = self.numbers()
+        for f in fields(self):
+            if f.name in numbers or str(f.type) in ("float", "float | None"):
+                self.need(f.name, **self._limits.get(f.name, {}))
+        for name, allowed in self._choices.items():
+            need_choice(self._kind, name, getattr(self, name), allowed)
 
     @property
     def _kind(self) -> str:
@@ -228,6 +233,12 @@ class FormulaNumbers(SimpleNamespace):
         """The numbers of a tuple, in order."""
         inside = self.inner(name).all
         return [inside[str(i)] for i in range(len(inside))]
+
+
+def need_choice(kind: str, name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise OptionError for an option that selects a formula, unless it is one of the allowed values."""
+    if value not in allowed:
+        fail(OptionError, f"{kind}: {name}={value!r}: expected one of {', '.join(map(repr, allowed))}.")
 
 
 def _plain(value: object) -> Any:

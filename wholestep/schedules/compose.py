@@ -141,7 +141,7 @@ def _check_schedules(kind: str, schedules: object, unit: str) -> tuple[Schedule,
 
 def _need_schedule(kind: str, schedule: object, unit: str) -> None:
     if not isinstance(schedule, Schedule):
-        fail(UsageError, f"{kind} is made of schedules, e.g. ws.schedules.Cosine(1e-3, 100); received {schedule!r}.")
+        fail(UsageError, f"{kind} takes schedules, e.g. ws.schedules.Cosine(1e-3, 100); received {schedule!r}.")
     if schedule.unit != unit and not isinstance(schedule, ReduceOnPlateau):  # a plateau counts observations
         fail(
             OptionError,

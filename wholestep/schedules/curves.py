@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import ClassVar
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
-from wholestep.schedules.base import FormulaNumbers, Schedule
+from wholestep.schedules.base import POSITIVE, FormulaNumbers, Limits, Schedule
 from wholestep.schedules.maths import Value, choose, floor, half_cosine, part, sqrt
 
 
@@ -19,9 +20,6 @@ class Constant(Schedule):
     """
 
     lr: float | None
-
-    def check(self) -> None:
-        self.need("lr")
 
     def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr
@@ -38,10 +36,7 @@ class Linear(Schedule):
     end: float
     steps: float
 
-    def check(self) -> None:
-        self.need("lr")
-        self.need("end")
-        self.need("steps", above=0)
+    _limits: ClassVar[Limits] = {"steps": POSITIVE}
 
     @property
     def length(self) -> int:
@@ -67,15 +62,7 @@ class Polynomial(Schedule):
     power: float = 1.0
     end: float = 0.0
 
-    def check(self) -> None:
-        self.need("lr")
-        self.need("end")
-        self.need("steps", above=0)
-        self.need("power", above=0)
-
-    @property
-    def length(self) -> int:
-        return ceil(self.steps)
+    _limits: ClassVar[Limits] = {"steps": POSITIVE, "power": POSITIVE}
 
     @property
     def horizon(self) -> float | None:
@@ -98,18 +85,14 @@ class Cosine(Schedule):
     T_max: float
     eta_min: float = 0.0
 
+    _limits: ClassVar[Limits] = {"T_max": POSITIVE}
+
     def check(self) -> None:
-        self.need("lr")
-        self.need("T_max", above=0)
-        self.need("eta_min")
+        super().check()
         if self.T_max < 1:
             fail(
                 OptionError, f"Cosine: T_max={self.T_max} is less than one {self.unit}; the order is Cosine(lr, T_max)."
             )
-
-    @property
-    def length(self) -> int:
-        return ceil(self.T_max)
 
     @property
     def horizon(self) -> float | None:
@@ -129,9 +112,7 @@ class Exponential(Schedule):
     lr: float | None
     gamma: float
 
-    def check(self) -> None:
-        self.need("lr")
-        self.need("gamma", above=0)
+    _limits: ClassVar[Limits] = {"gamma": POSITIVE}
 
     def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr * v.gamma**n
@@ -148,10 +129,7 @@ class StepDecay(Schedule):
     step_size: float
     gamma: float = 0.1
 
-    def check(self) -> None:
-        self.need("lr")
-        self.need("step_size", above=0)
-        self.need("gamma", above=0)
+    _limits: ClassVar[Limits] = {"step_size": POSITIVE, "gamma": POSITIVE}
 
     @property
     def length(self) -> int:
@@ -176,9 +154,10 @@ class MultiStep(Schedule):
     milestones: tuple[float, ...]
     gamma: float = 0.1
 
+    _limits: ClassVar[Limits] = {"gamma": POSITIVE}
+
     def check(self) -> None:
-        self.need("lr")
-        self.need("gamma", above=0)
+        super().check()
         object.__setattr__(self, "milestones", check_milestones("MultiStep", self.milestones))
 
     @property
@@ -206,9 +185,7 @@ class InverseSqrt(Schedule):
     lr: float | None
     steps: float
 
-    def check(self) -> None:
-        self.need("lr")
-        self.need("steps", above=0)
+    _limits: ClassVar[Limits] = {"steps": POSITIVE}
 
     @property
     def length(self) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import ClassVar
 
-from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import OptionError
-from wholestep.schedules.base import FormulaNumbers, Schedule
+from wholestep.schedules.base import POSITIVE, FormulaNumbers, Limits, Schedule
 from wholestep.schedules.maths import Value, choose, floor, half_cosine, log, most, part, sqrt
 
 
@@ -29,17 +29,18 @@ class OneCycle(Schedule):
     anneal: str = "cos"
     three_phase: bool = False
 
-    def check(self) -> None:
-        self.need("lr")
-        self.need("total_steps", least=2)
-        self.need("pct_start", above=0, most=0.5 if self.three_phase else 1)
-        self.need("div_factor", above=0)
-        self.need("final_div_factor", above=0)
-        one_of("OneCycle", "anneal", self.anneal, ("cos", "linear"))
+    _limits: ClassVar[Limits] = {
+        "total_steps": {"least": 2},
+        "pct_start": {"above": 0, "most": 1},
+        "div_factor": POSITIVE,
+        "final_div_factor": POSITIVE,
+    }
+    _choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"anneal": ("cos", "linear")}
 
-    @property
-    def length(self) -> int:
-        return ceil(self.total_steps)
+    def check(self) -> None:
+        super().check()
+        if self.three_phase:
+            self.need("pct_start", above=0, most=0.5)
 
     @property
     def horizon(self) -> float | None:
@@ -78,15 +79,13 @@ class Cyclic(Schedule):
     mode: str = "triangular"
     gamma: float = 1.0
 
+    _limits: ClassVar[Limits] = {"up": POSITIVE, "down": POSITIVE, "gamma": POSITIVE}
+    _choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"mode": ("triangular", "triangular2", "exp_range")}
+
     def check(self) -> None:
         if self.down is None:
             object.__setattr__(self, "down", self.up)
-        self.need("lr")
-        self.need("base")
-        self.need("up", above=0)
-        self.need("down", above=0)
-        self.need("gamma", above=0)
-        one_of("Cyclic", "mode", self.mode, ("triangular", "triangular2", "exp_range"))
+        super().check()
 
     @property
     def length(self) -> int:
@@ -113,11 +112,7 @@ class WarmRestarts(Schedule):
     T_mult: float = 1.0
     eta_min: float = 0.0
 
-    def check(self) -> None:
-        self.need("lr")
-        self.need("T_0", above=0)
-        self.need("T_mult", least=1)
-        self.need("eta_min")
+    _limits: ClassVar[Limits] = {"T_0": POSITIVE, "T_mult": {"least": 1}}
 
     @property
     def length(self) -> int:
@@ -150,17 +145,8 @@ class WarmupStableDecay(Schedule):
     end: float = 0.0
     shape: str = "linear"
 
-    def check(self) -> None:
-        self.need("lr")
-        self.need("warmup", least=0)
-        self.need("stable", least=0)
-        self.need("decay", above=0)
-        self.need("end")
-        one_of("WarmupStableDecay", "shape", self.shape, ("linear", "cosine", "sqrt"))
-
-    @property
-    def length(self) -> int:
-        return ceil(self.warmup + self.stable + self.decay)
+    _limits: ClassVar[Limits] = {"warmup": {"least": 0}, "stable": {"least": 0}, "decay": POSITIVE}
+    _choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"shape": ("linear", "cosine", "sqrt")}
 
     @property
     def horizon(self) -> float | None:
@@ -172,9 +158,3 @@ class WarmupStableDecay(Schedule):
         falling = v.end + (v.lr - v.end) * left[self.shape]()
         rising = v.lr * (n + 1.0) / most(v.warmup, 1.0)
         return choose(n < v.warmup, rising, falling)
-
-
-def one_of(kind: str, name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Check an option that selects a formula."""
-    if value not in allowed:
-        fail(OptionError, f"{kind}: {name}={value!r}: expected one of {', '.join(map(repr, allowed))}.")

@@ -12,39 +12,12 @@ ALIASES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 
 # Words, separated by underscores, in names of user-defined numbers; our metrics have `higher_is_better`.  For a name
 # with words of both kinds, smaller is better.
-FALLING = frozenset(
-    {
-        "error",
-        "errors",
-        "nll",
-        "bce",
-        "kl",
-        "divergence",
-        "deviance",
-        "cost",
-        "hinge",
-        "brier",
-        "wer",
-        "cer",
-    }
-)
-RISING = frozenset(
-    {
-        "acc",
-        "sensitivity",
-        "specificity",
-        "ap",
-        "map",
-        "miou",
-        "jaccard",
-        "bleu",
-        "rouge",
-        "ndcg",
-        "mrr",
-        "score",
-    }
-)
-# fmt: on
+FALLING = frozenset((
+    "error", "errors", "nll", "bce", "kl", "divergence", "deviance", "cost", "hinge", "brier", "wer", "cer",
+))  # fmt: skip
+RISING = frozenset((
+    "acc", "sensitivity", "specificity", "ap", "map", "miou", "jaccard", "bleu", "rouge", "ndcg", "mrr", "score",
+))  # fmt: skip
 
 
 def canonical(monitor: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
-from wholestep.schedules.base import FormulaNumbers, Schedule
-from wholestep.schedules.cycles import one_of
+from wholestep.schedules.base import FormulaNumbers, Limits, Schedule
 from wholestep.schedules.maths import Value
 from wholestep.schedules.monitor_modes import mode_of
 
@@ -24,7 +24,7 @@ class ReduceOnPlateau(Schedule):
 
     Args:
         monitor: the number that those loops pass, e.g. "val_accuracy"; "" is val_loss, or loss without validation.
-        mode: "min" where smaller is better, "max" where larger is; "" goes by the metric, else by the monitor's name.
+        mode: "min" where smaller is better, "max" where larger is; "" infers it from the metric or the monitor's name.
         threshold, threshold_mode: the least improvement: relative to the best ("rel") or absolute ("abs").
         cooldown: observations after a reduction that are not counted.
         min_lr: lr never falls below it.
@@ -45,18 +45,18 @@ class ReduceOnPlateau(Schedule):
     monitor: str = ""
     unit: str = field(default="epoch", kw_only=True)
 
+    _limits: ClassVar[Limits] = {
+        "factor": {"above": 0, "most": 1},
+        **{name: {"least": 0} for name in ("patience", "threshold", "cooldown", "min_lr", "eps")},
+    }
+    _choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"mode": ("", "min", "max"), "threshold_mode": ("rel", "abs")}
+
     def check(self) -> None:
-        self.need("lr")
-        self.need("factor", above=0, most=1)
+        super().check()
         if self.factor == 1:
             self.need("factor", above=0, most=1 - 1e-9)
-        for name in ("patience", "threshold", "cooldown", "min_lr", "eps"):
-            self.need(name, least=0)
         if not isinstance(self.monitor, str):
             fail(OptionError, f"ReduceOnPlateau: monitor is the name of a number; received {self.monitor!r}.")
-        if self.mode:
-            one_of("ReduceOnPlateau", "mode", self.mode, ("min", "max"))
-        one_of("ReduceOnPlateau", "threshold_mode", self.threshold_mode, ("rel", "abs"))
 
     def numbers(self) -> dict[str, float | None]:
         """The options, and the history: the current rate, the best value, counts."""

@@ -8,7 +8,7 @@ from typing import Any
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
 from wholestep.schedules import compose, curves, cycles, functions, plateau
-from wholestep.schedules.base import CALL, Schedule
+from wholestep.schedules.base import CALL, Schedule, need_choice
 from wholestep.schedules.rates import OWN, for_each, rates_of, set_rate
 from wholestep.schedules.torch_schedule import Each, TorchSchedule, combine_schedules, unit_of
 
@@ -199,7 +199,7 @@ class CyclicLR(TorchSchedule):
         if cycle_momentum:
             fail(
                 UsageError,
-                "CyclicLR changes the learning rate alone; schedule the momentum beside it: schedule={'optimizer.lr': "
+                "CyclicLR changes the learning rate alone; schedule the momentum as well: schedule={'optimizer.lr': "
                 "ws.schedules.Cyclic(0.1, base=0.01), 'optimizer.momentum': ws.schedules.Cyclic(0.8, base=0.9)}.",
             )
         count = len(rates_of(optimizer, "CyclicLR"))
@@ -226,7 +226,7 @@ class SWALR(TorchSchedule):
         *,
         unit: str | None = None,
     ) -> None:
-        cycles.one_of("SWALR", "anneal_strategy", anneal_strategy, ("cos", "linear"))
+        need_choice("SWALR", "anneal_strategy", anneal_strategy, ("cos", "linear"))
         count = len(rates_of(optimizer, "SWALR"))
 
         def make(lr: float, place: int) -> Schedule:

@@ -31,7 +31,7 @@ def batch_symbol(graph: Graph, what: str = "accumulate") -> str:
     for name, tensor in graph.inputs.items():
         if symbol in symbols_of(tensor.shape) and (tensor.shape[0] != extent or symbol in symbols_of(tensor.shape[1:])):
             shape = shape_text(tensor.shape)
-            fail(GraphError, f"{what} cuts inputs along {symbol!r}, their first axis; {name!r} has shape {shape}.")
+            fail(GraphError, f"{what} splits inputs along {symbol!r}, their first axis; {name!r} has shape {shape}.")
     return symbol
 
 

@@ -170,8 +170,8 @@ class _Splitter:
         if not self.step_options.may_skip or self.optimizer is None:
             return [_Sum(state, update) for state, update in zip(states, updates, strict=True)]
         named = zip(updates, states, strict=True)
-        beside = [self.step.state_like(s, f"{PREFIX}state/{u.name}", 0) for u, s in named]
-        pairs = list(zip(states, beside, strict=True))
+        copies = [self.step.state_like(s, f"{PREFIX}state/{u.name}", 0) for u, s in named]
+        pairs = list(zip(states, copies, strict=True))
         # An update may read another state: a metric writes its rows at its count.
         starts = {state.node: where(self.is_first, state, shadow).node for state, shadow in pairs}
         return [

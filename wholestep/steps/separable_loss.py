@@ -46,7 +46,7 @@ def _refuse(separation: Separation, what: str, trains: bool) -> NoReturn:
         advice = "Train with accumulate=1, or accept the mean of the batches' losses: per_micro_batch=True."
     fail(
         GraphError,
-        f"{what}: the loss cannot be cut into batches, since `{node.op}`{name}{line} {separation.reason}. {advice}",
+        f"{what}: the loss cannot be split into batches, since `{node.op}`{name}{line} {separation.reason}. {advice}",
     )
 
 

@@ -34,9 +34,7 @@ def resolve_schedule(
         return {name: resolve_schedule(s, epochs, steps_per_epoch, modes) for name, s in schedule.items()}
     if isinstance(schedule, Planned):
         if steps_per_epoch is None:
-            raise UsageError(
-                f"{schedule.name}: an iterable does not tell the length of the run; give steps=."
-            ) from None
+            raise UsageError(f"{schedule.name}: the length of an iterable is not known; give steps=.") from None
         return schedule.over(epochs * steps_per_epoch)
     if isinstance(schedule, TorchSchedule) and schedule.of_groups:
         return resolve_schedule({RATE: schedule.schedule, **schedule.of_groups}, epochs, steps_per_epoch, modes)

@@ -163,8 +163,9 @@ class StepSource:
         capacity = rows[0] if sizes is None else sizes[1] // self.step_options.accumulate
         if any(n != capacity for n in rows[:-1]) or rows[-1] > capacity:
             raise InputError(
-                f"per_micro_batch=True computes the loss of each batch by itself, and this session cuts an update into "
-                f"{capacity} rows each; received batches of {', '.join(map(str, rows))} rows. Give batches of one size."
+                f"per_micro_batch=True computes the loss of each batch by itself, and this session splits an update "
+                f"into {capacity} rows each; received batches of {', '.join(map(str, rows))} rows. Give batches of one "
+                "size."
             )
 
     def named_batch(self, batch: Any) -> Mapping[str, Any]:

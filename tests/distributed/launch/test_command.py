@@ -60,7 +60,7 @@ def test_workers_make_one_run_that_goes_on_with_as_many_to_the_same_bits_and_wit
     assert weights_in(folder) == fingerprint(longer.model)  # type: ignore[arg-type]
 
     with pytest.raises(
-        CheckpointError, match=r"shards: the checkpoint has 2, this run 3; sums are made over another n"
+        CheckpointError, match=r"shards: the checkpoint has 2, this run 3; sums are computed over another n"
     ):
         build().fit(shards=3, progress=False, epochs=4, resume=folder, exact=True)
     with caplog.at_level(logging.WARNING, "wholestep"):

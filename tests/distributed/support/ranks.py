@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
-
 from wholestep.distributed.launch import joining
 from wholestep.distributed.transport.mpi import MPITransport
 from wholestep.distributed.transport.process_group import ProcessGroup, Transport
@@ -53,6 +51,8 @@ def mpiexec(count: int, module: str, *arguments: str, **environment: str) -> sub
 def start(by: str, count: int, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A module of these tests as ranks, by `mpiexec` or by `wholestep launch`."""
     if by == "mpiexec":
+        import pytest  # imported here because ranks import this module, and pytest takes 0.1 s
+
         pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
         return mpiexec(count, module, *arguments)
     return launch("-n", str(count), f"{module.replace('.', '/')}.py", *arguments)

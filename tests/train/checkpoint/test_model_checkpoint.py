@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_used_is_told_before_the_first_step(
     ("options", "text"),
     [
         ({"mode": "smallest"}, "mode is 'min' or 'max'; received 'smallest'"),
-        ({"best": 0}, "best=0 and last=0 keep nothing"),
+        ({"best": 0}, "best=0 and last=0 would delete every checkpoint"),
         ({"every": 0}, "every is an integer of at least 1; received 0"),
     ],
 )

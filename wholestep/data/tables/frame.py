@@ -178,7 +178,7 @@ def _of_objects(name: str, array: Array) -> Column:
     others = sorted(k.__name__ for k in kinds if k is not type(array[odd]))
     raise InputError(
         f"the column {name!r} holds {type(array[odd]).__name__} {array[odd]!r} in row "
-        f"{odd}{', beside ' + ', '.join(others) if others else ''}; a column has values of one kind: numbers, "
+        f"{odd}{', besides ' + ', '.join(others) if others else ''}; a column has values of one kind: numbers, "
         f"text, dates or booleans. Convert it, e.g. frame[{name!r}].astype(str), or leave it out."
     )
 

@@ -59,7 +59,7 @@ def as_framed(data: object, dicts: bool = False) -> Framed | None:
         raise ShapeError(f"a table has one target per row; received {lengths} rows. Cut them to one length.")
     if not framed.inputs.columns:
         raise InputError(
-            f"the table has no column beside {', '.join(map(repr, others))}; there is nothing to learn from."
+            f"the table has no column besides {', '.join(map(repr, others))}; there is nothing to learn from."
         )
     return framed
 

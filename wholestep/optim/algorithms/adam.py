@@ -19,6 +19,16 @@ ALIASES = {
 BETAS, BETAS_TRIED = ("beta1", "beta2"), (0.6, 0.7)
 
 
+def moments(rule: Optimizer, graph: Graph, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Advance both averages of Adam: m ← β₁·m + (1 - β₁)·g and v ← β₂·v + (1 - β₂)·g²."""
+    m, v = rule.state(graph, w, "m"), rule.state(graph, w, "v")
+    new_m = s["beta1"] * m + (1.0 - s["beta1"]) * g
+    new_v = s["beta2"] * v + (1.0 - s["beta2"]) * g * g
+    graph.update(m, new_m)
+    graph.update(v, new_v)
+    return new_m, new_v
+
+
 @with_aliases(**ALIASES)
 @dataclass(frozen=True)
 class Adam(Optimizer):
@@ -44,21 +54,17 @@ class Adam(Optimizer):
     amsgrad: bool = False
 
     slot: ClassVar[str] = "adam"
+    _decoupled: ClassVar[bool] = False  # does weight decay act on the weights instead of the gradient?
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
         beta1, beta2 = s["beta1"], s["beta2"]
         factors = self.by_update(graph, params, lambda t: (s["lr"] / (1.0 - beta1**t), (1.0 - beta2**t).sqrt().recip()))
-        fresh1, fresh2 = 1.0 - beta1, 1.0 - beta2
         new = []
         for w, g, (rate, root) in zip(params, grads, factors, strict=True):
-            start, g = self._apply_decay(s, w, g)
-            m, v = self.state(graph, w, "m"), self.state(graph, w, "v")
-            new_m = beta1 * m + fresh1 * g
-            new_v = beta2 * v + fresh2 * g * g
-            graph.update(m, new_m)
-            graph.update(v, new_v)
-            new.append(start - rate * new_m / (self._second(graph, w, new_v).sqrt() * root + s["eps"]))
+            start, g = self._apply_decay(s, w, g, decoupled=self._decoupled)
+            m, v = moments(self, graph, s, w, g)
+            new.append(start - rate * m / (self._second(graph, w, v).sqrt() * root + s["eps"]))
         return new
 
     def _second(self, graph: Graph, w: Tensor, v: Tensor) -> Tensor:
@@ -69,10 +75,6 @@ class Adam(Optimizer):
         new = fn.maximum(largest, v)
         graph.update(largest, new)
         return new
-
-    def _apply_decay(self, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        """The weight and the gradient after weight decay."""
-        return w, self.penalised(s, w, g)
 
 
 @with_aliases(**ALIASES)
@@ -87,8 +89,7 @@ class AdamW(Adam):
 
     weight_decay: Number = number(0.01, optional=True, trial=0.1)
 
-    def _apply_decay(self, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        return self.shrunk(s, w), g
+    _decoupled: ClassVar[bool] = True
 
 
 @with_aliases(**ALIASES)

@@ -58,8 +58,8 @@ class LBFGS(Optimizer):
         w ← w + lr·d;  the first step is lr·min(1, 1/‖g‖₁) long
 
     The step is compiled once, so it cannot evaluate the loss until something holds (decision 022).  With
-    `line_search=k` the losses at lr, lr/2, …, lr/2ᵏ⁻¹ are part of it: the longest of these steps whose loss falls by
-    Armijo's condition is made, or none if no loss falls.  That costs k forward passes in every step.
+    `line_search=k` the losses at lr, lr/2, …, lr/2ᵏ⁻¹ are part of it: the longest of these steps that satisfies
+    Armijo's condition is taken, or none if no loss falls.  That costs k forward passes in every step.
 
     For whole data sets, `batch_size=len(x)`: pairs of different batches say nothing about the curvature.  Weight decay
     belongs to the loss.  Groups may be frozen, nothing else.

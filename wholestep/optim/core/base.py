@@ -176,6 +176,10 @@ class Optimizer(ABC):
         """The weight after decoupled weight decay: (1 - lr·weight_decay)·w (arXiv:1711.05101)."""
         return w * (1.0 - s["lr"] * s["weight_decay"]) if "weight_decay" in s and self.decays(w) else w
 
+    def _apply_decay(self, s: Scalars, w: Tensor, g: Tensor, *, decoupled: bool) -> tuple[Tensor, Tensor]:
+        """The weight and the gradient after weight decay, which acts on the weight if it is decoupled."""
+        return (self.shrunk(s, w), g) if decoupled else (w, self.penalised(s, w, g))
+
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     def hyperparameters(self) -> dict[str, Number]:

@@ -21,7 +21,7 @@ class AGC(Wrapper):
 
         g ← g·min(1, clipping·max(‖w‖, eps)/‖g‖), for each row of a weight
 
-    What `clip_norm=` and its like do to gradients comes before it.
+    `clip_norm=` and the other clipping options are applied before.
 
     Args:
         optimizer: the optimizer that gets the clipped gradients.

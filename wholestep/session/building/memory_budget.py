@@ -68,7 +68,7 @@ def _in_parts(definition: Definition, parts: int, limit: int) -> Definition:
     return replace(definition.with_step_options(options), capacity=capacity)
 
 
-def bytes_beside(compiled: Plans) -> int:
+def bytes_of_other_programs(compiled: Plans) -> int:
     """The bytes of a session over micro-batches besides the plan of one: the update, and all inputs."""
     definition = compiled.definition
     part = definition.trace(PART)

@@ -61,12 +61,12 @@ class Plans:
         memory = self.definition.step_options.memory
         if memory is None or entry != self.definition.main:
             return None
-        beside = 0
+        other_bytes = 0
         if self.definition.has_micro_batches:
-            from wholestep.session.building.memory_budget import bytes_beside
+            from wholestep.session.building.memory_budget import bytes_of_other_programs
 
-            beside = bytes_beside(self)
-        return Limit(memory, self.thread_count, beside)
+            other_bytes = bytes_of_other_programs(self)
+        return Limit(memory, self.thread_count, other_bytes)
 
     @property
     def thread_count(self) -> int:
@@ -124,7 +124,7 @@ class Plans:
     def optimization(self, entry: str) -> OptimizeReport:
         """The report of an entry point's build, with the integers of its plan without the e-graph.
 
-        They need a second plan, which is made once and cached.
+        They need a second plan, which is computed once and cached.
         """
         report = self.reports.get(entry) or self.plan_with_report(entry)[1]
         if report.before is None:

@@ -1,6 +1,6 @@
 """A profile by layer: the modules that recorded the nodes of a kernel, and their shares of its time.
 
-Plans do not store layers.  The plan is made once more from the same definition, with nodes as the origin of kernels: a
+Plans do not store layers.  The same definition is planned again, with nodes as the origin of kernels: a
 node has the layer that recorded it, as it has the user's line, and so do its gradients.
 """
 

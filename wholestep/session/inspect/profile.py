@@ -163,7 +163,7 @@ class Profile:
 
     @property
     def rows(self) -> Mapping[int, str]:
-        """The names of threads, or of the GPU, by the number in events."""
+        """The names of threads, or of the GPU, by `KernelEvent.thread`."""
         return {number: f"{self.row} {number}" for number in sorted({e.thread for _, e in self.timeline})}
 
     @property

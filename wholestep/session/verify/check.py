@@ -41,7 +41,7 @@ HEAVY_FLOPS = 4e9  # if a step at the smallest sizes takes more, the number of r
 NODE, DOT_FLOP, BYTE, ELEMENT, SLOW = 40e-6, 1e-10, 1.5e-9, 0.02e-6, 0.4e-6
 SLOW_OP = "erf"
 # Estimated seconds of the smallest check of a large step: per flop of a product, of a call such as attention, and of
-# one in a half type, whose roundings NumPy emulates; and the longest check that is made by default.
+# one in a half type, whose roundings NumPy emulates; and the longest check that runs by default.
 LARGE_FLOP, CALL_FLOP, HALF_CALL_FLOP, TOO_LONG = 2e-11, 1.5e-10, 1e-9, 60.0
 
 

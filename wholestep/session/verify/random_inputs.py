@@ -145,7 +145,7 @@ def _scalar(name: str, default: float, rate: float, tried: Mapping[str, float]) 
 
 
 def adapt_draw(draw: TrialDraw, first: Mapping[str, Array], seen: Result) -> TrialDraw:
-    """The draw in which every state influences the updates, derived from the results of a first step."""
+    """A draw whose learning rate and states make every state affect the updates, from the results of a first step."""
     graph = draw.graph
     moved = {u.name: scale(seen.state[u.name] - first[u.name]) for u in graph.updates if u.node.type.dtype.is_float}
     return replace(draw, spread=moved, rate=_rate(graph, first, moved))

@@ -28,11 +28,11 @@ SAMPLE = 256  # rows of a data set in its fingerprint
 REASONS = {
     "version": "another version may compute a step in another order",
     "code": "the generated code may add in another order",
-    "target": "sums are made with another instruction set",
+    "target": "sums are computed with another instruction set",
     "machine": "another kind of GPU, or another version of NVIDIA's libraries, may add in another order",
     "seed": "random numbers and the order of the data differ",
-    "plan": "the step is planned otherwise, so sums may be made in another order",
-    "shards": "sums are made over another number of workers",
+    "plan": "the step is planned differently, so sums may be computed in another order",
+    "shards": "sums are computed over another number of workers",
     "data": "the rows or their order differ",
 }
 

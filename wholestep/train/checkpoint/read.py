@@ -48,7 +48,7 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
     Args:
         path: "runs/digits", or one checkpoint in it, "runs/digits/step-00000120".
         best: of a run's folder, the checkpoint that is best in this number, e.g. "val_loss", instead of the newest.
-        mode: "min" or "max"; None goes by the run's metric of that name, else by the name itself.
+        mode: "min" or "max"; None: that of the run's metric of that name, else inferred from the name.
 
     A damaged checkpoint is refused by name; in a run's folder the one before it is used, with a warning in the log.
 

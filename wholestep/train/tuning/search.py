@@ -36,7 +36,7 @@ def find_batch_size(
     """The largest batch size whose training step fits into `memory`, solved from plans: nothing is compiled or run.
 
     A session built with it maps at most this many bytes: `ws.estimate(model, batch_size=found, ...).peak_bytes`.  The
-    data itself, and what `predict` and validation plan beside the step, come on top.
+    data, and the plans of `predict` and validation, need additional memory.
 
     Args:
         model: a model, a graph or a step.

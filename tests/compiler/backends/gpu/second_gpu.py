@@ -32,7 +32,7 @@ TARGET = GpuTarget(
     planner=f"{GPU}.schedule:make_plan",
     lowering=Lowering(
         windows=(
-            OwnPass(f"{PASSES}.lower.channels_last:channels_last", needed=True),
+            OwnPass(f"{PASSES}.lower.image_views:channels_last_views", needed=True),
             OwnPass(f"{GPU}.pool_fusion:through_small_pools", takes_target=True),
         ),
         primitives=(OwnPass(f"{PASSES}.lower.attention_precision:adapt_attention_routines", needed=True),),

@@ -150,7 +150,10 @@ def _copy_states(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:
             assert buffer.source is not None, "a copy has a source state"
             shape = _numbers(plan.buffers[buffer.source].type.shape)
             state = arrays[buffer.source][: prod(shape)].reshape(shape)
-            arrays[buffer.id][:] = (state.T if buffer.transposed else state).reshape(-1)  # a half copy rounds
+            values = state.T if buffer.transposed else state
+            copy = arrays[buffer.id].reshape(_numbers(buffer.type.shape))
+            copy[...] = 0  # its padding, if it has any
+            copy[tuple(map(slice, values.shape))] = values  # a half copy rounds
 
 
 def _numbers(shape: Shape) -> tuple[int, ...]:

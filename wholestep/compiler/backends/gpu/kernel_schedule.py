@@ -14,6 +14,7 @@ WARP = 32  # threads of a warp: reductions by shuffles in native/device.h, and a
 # Threads per block that native/product.h, gemm_medium.h, persistent_scan.h and persistent_step.h assume; only long
 # rows, direct convolutions and attention use other numbers.
 THREADS = 256
+PARTS = THREADS // WARP  # parts of a column sum, one per warp of a block; determines the bits
 COUNTERS = 1 << 16  # arrival counters of blocks that share a sum; a program allocates them, all zero between kernels
 
 
@@ -33,6 +34,7 @@ class Form(StrEnum):
     EXCHANGE = "nccl"  # a collective: transfers between ranks, and one thread per element for the sums
     SCATTER = "scatter"  # one thread per element of the target
     SCATTER_ROWS = "scatter rows"  # one block per row of the target, whose warps share the indices
+    SCATTER_TABLE = "scatter table"  # few rows: one block per tile of columns and slice of the indices
     SCATTER_SORTED = "scatter sorted"  # one warp per row of the target, which searches for its row among sorted indices
     DIRECT = "direct"  # convolution: some pixels and output channels per thread; images and weights in shared memory
     GRADIENT = "gradient"  # weight gradient: some channels and outputs of one tap per thread, a batch slice per block
@@ -82,7 +84,12 @@ class GpuSchedule(Schedule):
     @property
     def sum_counters(self) -> int:
         """Arrival counters of split sums: one per tile, and one per group of parts that are added first."""
-        joined = {Form.GRADIENT: JOINED, Form.GROUPED_GRADIENT: JOINED, Form.COLUMNS: JOINED_CHUNKS}
+        if self.form == Form.SCATTER_SORTED:
+            return 1  # of the blocks that count digits
+        joined = {
+            **dict.fromkeys((Form.GRADIENT, Form.GROUPED_GRADIENT, Form.SCATTER_TABLE), JOINED),
+            Form.COLUMNS: JOINED_CHUNKS,
+        }
         group = joined.get(Form(self.form))
         return 0 if self.chunks <= 1 else self.blocks * (1 if group is None else 1 + -(-self.chunks // group))
 
@@ -92,11 +99,6 @@ class GpuSchedule(Schedule):
         grid = f"{blocks}x{chunks}" if chunks > 1 else str(blocks)
         form = f"{self.chained}. {self.form}" if self.chained else self.form
         return f"{self.launch:>6} {form:<10}{grid:>9} {self.threads:>7}"
-
-
-def sort_grid_blocks(schedule: GpuSchedule) -> int:
-    """Blocks of the kernel that sorts a scatter's indices: 8 bytes of scratch and one thread per index."""
-    return -(-schedule.scratch // (8 * schedule.threads))
 
 
 def calls_library(plan: Plan) -> bool:

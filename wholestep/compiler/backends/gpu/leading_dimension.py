@@ -1,8 +1,9 @@
-"""Leading dimension padding: rows of GEMM operands are padded so that cuBLASLt can use 16-byte loads.
+"""Leading dimension padding: rows of GEMM operands are padded so that a library can use 16-byte loads.
 
 GPT-2's logits over 50257 tokens in half precision have rows of an odd number of elements, for which the library has
-slower kernels only.  Their buffer gets rows of 50304 elements, of which the last 47 are never read; all addresses
-follow, because they are computed from shapes.
+slower kernels only.  Their buffer gets rows of 50304 elements; all addresses follow, because they are computed from
+shapes.  Any buffer is padded that only kernels of the plan access, and by its rows: values of the arena, and half
+copies of states.  `aligned_extents.py` then rounds up the extents of the products, which the library wants aligned too.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from wholestep.compiler.backends.gpu.grids.gemm_library import is_direct, is_library_gemm
-from wholestep.compiler.backends.gpu.target import costs_of
-from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.backends.gpu.cost_model import GemmCosts
+from wholestep.compiler.backends.gpu.strides import stride_of
+from wholestep.compiler.backends.gpu.target import costs_of, target_of
+from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.plan.lower.rewrite_loads import with_loads
 from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest
-from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Space
+from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Load, Space
 from wholestep.compiler.plan.model.layout import layout_bytes
 
-NEEDED = 16  # bytes: row alignment that the library's fast kernels require
+ALIGNED = 8  # elements: 16 bytes of a half type, which the library's fast kernels require
 
 
 def pad_leading_dimensions(draft: Draft) -> Draft:
-    """Pads the rows of library operands, if every kernel that accesses the buffer addresses it by rows."""
+    """Pads the rows of GEMM operands, if every kernel that accesses the buffer addresses it by rows."""
     pitches = _pitches(draft)
     if not pitches:
         return draft
@@ -34,69 +36,87 @@ def pad_leading_dimensions(draft: Draft) -> Draft:
 
     buffers = list(draft.buffers)
     for id, pitch in pitches.items():
-        type = TensorType((*buffers[id].type.shape[:-1], pitch), buffers[id].type.dtype)
-        buffers[id] = replace(buffers[id], type=type, bytes=layout_bytes(type, buffers[id].layout, draft.sizes))
+        *rows, columns = buffers[id].type.shape
+        assert isinstance(columns, int), "padded rows have a static length"
+        buffers[id] = replace(with_shape(draft, buffers[id], (*rows, pitch)), columns=columns)
     kernels = tuple(replace(k, body=with_loads(k.body, pad_shape)) for k in draft.kernels)
-    lengths = " and ".join(
-        sorted({f"{draft.buffers[id].type.shape[-1]} to {pitch} elements" for id, pitch in pitches.items()})
-    )
-    alignment = costs_of(draft).gemm.row_alignment
-    note = f"rows of library GEMM operands are padded to multiples of {alignment} bytes: {lengths}"
+    lengths = sorted({(draft.buffers[id].type.shape[-1], pitch) for id, pitch in pitches.items()}, key=str)
+    listed = " and ".join(f"{columns} to {pitch} elements" for columns, pitch in lengths)
+    note = f"rows of library GEMM operands are padded to multiples of 16 bytes: {listed}"
     return replace(draft, buffers=tuple(buffers), kernels=kernels, notes=(*draft.notes, note))
 
 
+def with_shape(draft: Draft, buffer: Buffer, shape: tuple[object, ...]) -> Buffer:
+    """The buffer with another shape."""
+    type = TensorType(shape, buffer.type.dtype)  # type: ignore[arg-type]
+    return replace(buffer, type=type, bytes=layout_bytes(type, buffer.layout, draft.sizes))
+
+
+def is_aligned_gemm(draft: Draft, kernel: Kernel) -> bool:
+    """Does a product profit from aligned rows?  It has tensor core operands, and is no part of a loop."""
+    dot = kernel.body
+    if not isinstance(dot, Dot) or kernel.loop is not None or len(dot.levels) > 1:
+        return False
+    a, b = (draft.buffers[x.buffer].type.dtype for x in (dot.a, dot.b))
+    return a == b and (a.is_half or (a == float32 and target_of(draft).tf32))
+
+
 def _pitches(draft: Draft) -> dict[int, int]:
-    """Buffer -> elements per padded row."""
+    """Buffer -> elements per padded row.  It depends on shapes alone, not on the capacity."""
     accesses: dict[int, list[tuple[Kernel, Load]]] = {}
     for k in draft.kernels:
         for load in (*(x for x, _ in k.body.reads()), *k.body.stores()):
             accesses.setdefault(load.buffer, []).append((k, load))
-    pitches, costs = {}, costs_of(draft).gemm
-    for id in sorted(_half_gemm_operands(draft)):
-        buffer = draft.buffers[id]
-        columns = buffer.type.shape[-1] if buffer.type.rank > 1 else 0
-        size = buffer.type.dtype.size
-        if buffer.space is not Space.ARENA or not isinstance(columns, int) or columns < costs.padded_columns:
-            continue
-        by_rows = all(isinstance(k.body, Dot | Nest | Columns) and x.shape[-1:] == (columns,) for k, x in accesses[id])
-        if columns * size % NEEDED and by_rows:
-            pitches[id] = -(-columns * size // costs.row_alignment) * costs.row_alignment // size
-    return _consistent_pairs(draft, pitches)
+    costs, pitches = costs_of(draft).gemm, dict[int, int]()
+    for id in sorted(_gemm_operands(draft)):
+        pitch = _pitch(draft.buffers[id], costs)
+        if pitch and _is_addressed_by_rows(draft.buffers[id], accesses[id]):
+            pitches[id] = pitch
+    for id, twin in _inplace_pairs(draft, pitches):
+        if twin not in pitches and _is_addressed_by_rows(draft.buffers[twin], accesses[twin]):
+            pitches[twin] = pitches[id]
+    return pitches
 
 
-def _half_gemm_operands(draft: Draft) -> set[int]:
-    """Half-precision operands and results of library GEMMs."""
+def _pitch(buffer: Buffer, costs: GemmCosts) -> int:
+    """Elements of a padded row; 0 if rows are aligned already, or too short."""
+    columns = buffer.type.shape[-1] if buffer.type.rank > 1 else 0
+    if not isinstance(columns, int) or columns % ALIGNED == 0 or columns < costs.padded_columns:
+        return 0
+    line = costs.row_alignment // buffer.type.dtype.size
+    unit = line if columns >= costs.long_row else ALIGNED
+    return -(-columns // unit) * unit
+
+
+def _is_addressed_by_rows(buffer: Buffer, accesses: list[tuple[Kernel, Load]]) -> bool:
+    """Do kernels address a buffer of ours by rows alone, so that its pitch may be any?"""
+    if buffer.is_part or buffer.transposed or buffer.space not in (Space.ARENA, Space.COPY):
+        return False
+    columns = buffer.type.shape[-1:]
+    return all(isinstance(k.body, Dot | Nest | Columns) and x.shape[-1:] == columns for k, x in accesses)
+
+
+def _gemm_operands(draft: Draft) -> set[int]:
+    """Operands and results of products, in whose memory an axis of the product is contiguous."""
     operands: set[int] = set()
     for k in draft.kernels:
-        dot = k.body
-        is_half = isinstance(dot, Dot) and draft.buffers[dot.a.buffer].type.dtype.is_half
-        if isinstance(dot, Dot) and is_half and is_library_gemm(draft, k, draft.sizes):
-            operands |= {dot.a.buffer, dot.b.buffer}
-            if is_direct(draft, dot):
-                operands |= {load.buffer for load in dot.stores()}
-    return {id for id in operands if draft.buffers[id].type.dtype.is_half}
+        if is_aligned_gemm(draft, k):
+            dot = k.body
+            assert isinstance(dot, Dot)
+            axes = (dot.m, dot.n, dot.k)
+            loads = (dot.a, dot.b, *dot.stores())
+            operands |= {x.buffer for x in loads if any(stride_of(x, a) == 1 for a in axes)}
+    return operands
 
 
-def _consistent_pairs(draft: Draft, pitches: Mapping[int, int]) -> dict[int, int]:
-    """Drops paddings that would prevent in-place reuse: both buffers of an in-place pair are padded, or neither."""
-    result = dict(pitches)
-    pairs = [
+def _inplace_pairs(draft: Draft, pitches: Mapping[int, int]) -> set[tuple[int, int]]:
+    """Padded buffers, each with one that could share its bytes if it is padded as well."""
+    pairs = {
         (x.buffer, y.buffer)
         for k in draft.kernels
         if isinstance(k.body, Nest)
         for x, _ in k.body.reads()
         for y in k.body.stores()
-        if x.buffer in pitches or y.buffer in pitches
-    ]
-    inplace_pairs = {
-        pair
-        for pair in pairs
-        if len({draft.buffers[id].type for id in pair}) == 1
-        and all(draft.buffers[id].space is Space.ARENA for id in pair)
+        if draft.buffers[x.buffer].type == draft.buffers[y.buffer].type
     }
-    while (
-        unpaired := {id for pair in inplace_pairs for id in pair if len({other in result for other in pair}) == 2}
-        & result.keys()
-    ):
-        result = {id: pitch for id, pitch in result.items() if id not in unpaired}
-    return result
+    return {pair for x, y in pairs for pair in ((x, y), (y, x)) if pair[0] in pitches}

@@ -1,7 +1,8 @@
 """NHWC layout assignment: convolutions and pools compute with channels last, since kernels vectorize over channels.
 
 The layout is propagated through elementwise ops, reductions and views of their results; a permute back to NCHW is
-inserted where an op needs it.  Most permutes cancel with their inverse, and the others are views.
+inserted where an op needs it.  Most permutes cancel with their inverse, and the others are views.  `image_views.py`
+propagates it further, for devices that read strided images slowly.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ SECOND = (0, 3, 1, 2)  # (N, H, W, C) -> (N, C, H, W)
 
 def channels_last(graph: IRGraph) -> IRGraph:
     """The same program with images in NHWC layout."""
-    if not any(_is_window(n) for n in graph.nodes):
+    return propagate_layout(graph, LayoutPropagation())
+
+
+def propagate_layout(graph: IRGraph, propagation: LayoutPropagation) -> IRGraph:
+    """The program with every node in the layout that the propagation chooses; unchanged without windows."""
+    if not any(is_window(n) for n in graph.nodes):
         return graph
-    propagation = _LayoutPropagation()
     for node in graph.nodes:
         with b.origin(node):
             propagation.visit(node)
@@ -35,11 +40,11 @@ def channels_last(graph: IRGraph) -> IRGraph:
     return graph.with_roots(map(original, graph.roots), map(original, graph.inputs))
 
 
-def _is_window(node: Node) -> bool:
+def is_window(node: Node) -> bool:
     return OPS[node.op].family is Family.WINDOW and not getattr(node.attrs, "last", True)
 
 
-class _LayoutPropagation:
+class LayoutPropagation:
     """Holds the value of each node of the old graph in its original layout, with channels last, or in both."""
 
     def __init__(self) -> None:
@@ -53,7 +58,7 @@ class _LayoutPropagation:
 
     def in_channels_last(self, node: Node) -> Node:
         if node not in self.channels_last:
-            self.channels_last[node] = self.permute_expand(node) or b.permute(self.original[node], LAST)
+            self.channels_last[node] = self.permute_expand(node) or b.permute(self.in_original_layout(node), LAST)
         return self.channels_last[node]
 
     def permute_expand(self, node: Node) -> Node | None:
@@ -66,8 +71,12 @@ class _LayoutPropagation:
             return None
         return b.expand_to(self.in_original_layout(node.inputs[0]), tuple(a.shape[d] for d in LAST), axes)
 
+    def is_image(self, node: Node) -> bool:
+        """Is the node held with channels last only?"""
+        return node in self.channels_last and node not in self.original
+
     def visit(self, node: Node) -> None:
-        if _is_window(node):
+        if is_window(node):
             self.channels_last[node] = b.make(
                 node.op,
                 [self.in_channels_last(i) for i in node.inputs],
@@ -76,7 +85,7 @@ class _LayoutPropagation:
             if node.op == "conv2d_grad_weight":  # updates read weight gradients in the layout of the parameters
                 self.in_original_layout(node)
             return
-        if any(i in self.channels_last and i not in self.original for i in node.inputs) and self.propagate(node):
+        if any(map(self.is_image, node.inputs)) and self.propagate(node):
             return
         if (steps := _steps_between(node)) is not None and (
             source := node.inputs[0].inputs[0].inputs[0]

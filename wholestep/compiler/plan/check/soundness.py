@@ -92,6 +92,7 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
     need(all(evaluate(e, plan.sizes) >= 0 for e in buffer.type.shape), f"{where} has no negative extent")
     columns = buffer.type.shape[-1] if buffer.type.rank else 1
     need(buffer.layout == Layout.ROWS or isinstance(columns, int), f"{where} has a fixed number of blocks")
+    need(not buffer.columns or (isinstance(columns, int) and 0 < buffer.columns < columns), f"{where} has padded rows")
     if buffer.space in (Space.INPUT, Space.OUTPUT, Space.CONSTANT):
         need(buffer.layout == Layout.ROWS, f"{where} is stored in dense rows")
     if buffer.space is Space.STATE:
@@ -123,7 +124,10 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
         half = buffer.type.dtype.is_half and not source.dtype.is_half
         shape = tuple(reversed(source.shape)) if buffer.transposed else source.shape
         matrix = source.rank == 2 or (source.rank == 1 and not buffer.transposed)  # a matrix, or a bias
-        need(matrix and buffer.type.shape == shape, f"{where} has the shape of its state or of the transpose")
+        padded = len(shape) == buffer.type.rank and all(
+            evaluate(stored, {}) >= evaluate(own, {}) for stored, own in zip(buffer.type.shape, shape, strict=True)
+        )
+        need(matrix and padded, f"{where} has the shape of its state or of the transpose, and padding if any")
         need(
             half or (buffer.transposed and buffer.type.dtype == source.dtype),
             f"{where} is in half precision or transposed",

@@ -55,6 +55,7 @@ class Buffer:
     space: Space
     layout: Layout
     bytes: int  # size at capacity, padding included
+    columns: int = 0  # padded rows only: elements of a row, after which its padding begins
     offset: int = 0  # offset in its segment: the arena, the copies, or a thread's workspace; chosen by the schedule
     source: int | None = None  # COPY only: the id of its state
     transposed: bool = False  # stored transposed: a COPY relative to its state, a STATE relative to its declared type

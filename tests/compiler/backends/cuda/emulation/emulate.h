@@ -46,6 +46,7 @@ template <class X> static X __shfl_xor_sync(unsigned, X value, int other) {
   return value;
 }
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
+static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline void __threadfence() {}
 static inline void ws_wait_for_others() {}
 static inline int atomicAdd(int *p, int n) { const int old = *p; *p += n; return old; }

@@ -28,7 +28,7 @@ from wholestep.compiler.backends.cuda.libraries.cudnn import Description
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.arena import arena_end
 from wholestep.compiler.backends.gpu.grids.gemm_library import GemmOperand, Product, product_of
-from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of, sort_grid_blocks
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.program_memory import record_words, write_record
 from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered, render, with_primitives
 from wholestep.compiler.devices import register, unregister
@@ -159,23 +159,25 @@ def attended_backward(
 Options = Mapping[str, Any]
 
 
-def _attrs(options: Options, size: tuple[int, ...] | None = None) -> Any:
-    low = options["padding"]
-    given = (options["stride"], low, low, options["dilation"], 1, False)
+def _attrs(options: Options, channels: tuple[int, int], size: tuple[int, ...] | None = None) -> Any:
+    """The groups follow from the channels of an image and of a filter, as in the library."""
+    low, groups = options["padding"], channels[0] // channels[1]
+    given = (options["stride"], low, low, options["dilation"], groups, False)
     return at.ConvAttrs(*given) if size is None else at.ConvGradAttrs(*given, size)
 
 
 def convolved(options: Options, image: Array, weight: Array) -> tuple[Array, ...]:
-    return (convolution_values.conv2d(None, _attrs(options), image, weight),)
+    channels = (image.shape[1], weight.shape[1])
+    return (convolution_values.conv2d(None, _attrs(options, channels), image, weight),)
 
 
 def given_back(options: Options, loss: Array, filter: Array) -> tuple[Array, ...]:
-    attrs = _attrs(options, options["shape"][2:])
+    attrs = _attrs(options, (options["shape"][1], filter.shape[1]), options["shape"][2:])
     return (convolution_values.conv2d_grad_input(None, attrs, loss, filter),)
 
 
 def correlated(options: Options, image: Array, loss: Array) -> tuple[Array, ...]:
-    attrs = _attrs(options, options["shape"][2:])
+    attrs = _attrs(options, (image.shape[1], options["shape"][1]), options["shape"][2:])
     return (convolution_values.conv2d_grad_weight(None, attrs, image, loss),)
 
 
@@ -234,9 +236,11 @@ class Emulated:
                             self.call(kernel, memory)
                         elif schedule_of(kernel).form == Form.EXCHANGE:
                             self.exchange(kernel, memory)
-                    for name in (launch.before, launch.function):
-                        if name:
-                            self.launch(launch, name, memory, step, turn, (threads, blocks))
+                    for name, preparation in launch.before:
+                        grid = (preparation.blocks, 1)
+                        self.launch(launch, name, memory, step, turn, (threads, blocks), grid)
+                    if launch.function:
+                        self.launch(launch, launch.function, memory, step, turn, (threads, blocks))
         assert not self.counters.any(), "a kernel leaves its counters as they were"
         assert (self.scratch[-FENCE:] == 255).all(), "a kernel writes behind the scratch memory"
 
@@ -276,7 +280,14 @@ class Emulated:
         return step
 
     def launch(
-        self, launch: Rendered, name: str, memory: LaunchMemory, step: Array, turn: int, orders: tuple[int, int]
+        self,
+        launch: Rendered,
+        name: str,
+        memory: LaunchMemory,
+        step: Array,
+        turn: int,
+        orders: tuple[int, int],
+        before: tuple[int, int] | None = None,
     ) -> None:
         def address(buffer: int) -> int:
             return int(memory.arrays[buffer].ctypes.data)
@@ -286,9 +297,10 @@ class Emulated:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         own = [schedule_of(k) for k, _ in launch.kernels]
         meets = any(s.chained or s.form not in (Form.ELEMENTS, Form.SCATTER, Form.LIBRARY) for s in own)
-        grid = (sort_grid_blocks(own[0]), 1) if name == launch.before else launch.grid
-        given = 0 if name == launch.before else launch.shared
-        geometry = (ctypes.c_int * 7)(*grid, launch.threads, 2 if launch.together else meets, *orders, given)
+        given = 0 if before else launch.shared
+        geometry = (ctypes.c_int * 7)(
+            *(before or launch.grid), launch.threads, 2 if launch.together else meets, *orders, given
+        )
         wrong = self.dll[f"run_{name}"](geometry, pointers)
         assert not wrong, f"{name}: {WRONG[wrong]}"
 

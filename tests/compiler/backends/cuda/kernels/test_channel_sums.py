@@ -64,20 +64,28 @@ def test_chunks_are_added_in_groups() -> None:
     assert schedule.scratch >= (schedule.chunks + groups) * schedule.blocks * schedule.width * schedule.vector * 4
 
 
-@pytest.mark.parametrize("classes", [2, 3, 8, 10, 16])
-def test_a_thread_computes_a_short_row(classes: int) -> None:
-    """Softmax, arg max and a gradient over the classes of each pixel."""
+# (elements of a row, rows of a sample) -> threads of a row, elements per thread.
+SHORT_ROWS = {
+    (2, 60): (1, 1), (3, 60): (1, 1), (8, 60): (1, 8), (10, 60): (1, 1), (16, 60): (1, 8), (21, 60): (1, 1),
+    (16, 300): (2, 8), (12, 300): (4, 4), (40, 300): (8, 8), (96, 300): (16, 8), (200, 300): (32, 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("classes", "pixels"), SHORT_ROWS)
+def test_short_rows_share_a_warp(classes: int, pixels: int) -> None:
+    """Softmax, arg max and a gradient over the classes of each pixel; the last warp has rows that do not exist."""
     g = ws.Graph()
-    x, labels = g.input("x", ("batch", PIXELS, classes)), g.input("labels", ("batch", PIXELS), "int32")
+    x, labels = g.input("x", ("batch", pixels, classes)), g.input("labels", ("batch", pixels), "int32")
     scores = x * g.parameter("scale", (classes,))
     g.set_outputs({"loss": ws.losses.cross_entropy(scores, labels), "best": scores.argmax(-1)})
     graph = train_graph(g, ws.SGD(lr=0.1))
-    plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {"batch": 7}, TARGET)
-    assert any(schedule_of(k).form == "rows" and schedule_of(k).width == 1 for k in plan.kernels)
-    rng, sizes = np.random.default_rng(0), {"batch": 5}
+    plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {"batch": 5}, TARGET)
+    schedules = [schedule_of(k) for k in plan.kernels]
+    assert SHORT_ROWS[classes, pixels] in [(s.width, s.vector) for s in schedules if s.form == "rows"]
+    rng, sizes = np.random.default_rng(0), {"batch": 3}
     inputs = {
-        "x": rng.standard_normal((5, PIXELS, classes)).astype(np.float32),
-        "labels": rng.integers(0, classes, (5, PIXELS)).astype(np.int32),
+        "x": rng.standard_normal((3, pixels, classes)).astype(np.float32),
+        "labels": rng.integers(0, classes, (3, pixels)).astype(np.int32),
     }
     state = {name: first_values(plan, seed=0)(name) for name, _ in plan.states}
     state["scale"] = rng.standard_normal(classes).astype(np.float32)
@@ -88,3 +96,26 @@ def test_a_thread_computes_a_short_row(classes: int) -> None:
     for name, value in {**want.outputs, **want.state}.items():
         np.testing.assert_allclose(found[0][name], value, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
+@pytest.mark.parametrize("channels", [3, 8, 20])
+def test_a_thread_adds_a_short_column(channels: int) -> None:
+    """Sums and maxima over blocks of 2 x 3 pixels, with an epilogue."""
+    g = ws.Graph()
+    x, y = g.input("x", ("batch", 4, 2, 5, 3, channels)), g.input("y", ("batch", 4, 5, channels))
+    loss = g.parameter("unused", (1,)).sum()
+    g.set_outputs({"loss": loss, "sum": x.sum((2, 4)) * y, "max": ws.tanh(x.max(4).max(2)) + y})
+    plan, _ = Compiler(CompileOptions(egraph=False)).plan(predict_graph(g), {"batch": 7}, TARGET)
+    schedules = [schedule_of(k) for k in plan.kernels if k.kind.value == "columns"]
+    assert schedules
+    assert all(s.form == "elements" for s in schedules)
+    rng = np.random.default_rng(0)
+    inputs = {
+        "x": rng.standard_normal((5, 4, 2, 5, 3, channels)).astype(np.float32),
+        "y": rng.standard_normal((5, 4, 5, channels)).astype(np.float32),
+    }
+    (emulated,) = together([plan])
+    found = run(emulated, inputs, {}, {"batch": 5}, 0, ORDERS[1])
+    exact, scale = inputs["x"].astype(np.float64), inputs["y"].astype(np.float64)
+    np.testing.assert_allclose(found["sum"], exact.sum((2, 4)) * scale, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found["max"], np.tanh(exact.max((2, 4))) + scale, rtol=1e-5, atol=1e-5)

@@ -93,15 +93,18 @@ class HalfCopies:
         for copy in self._others:
             state = self._states[_source(copy)].read()
             values = state.T if copy.transposed else state
-            self._own.write(self._offsets[copy.id], np.ascontiguousarray(values.astype(copy.type.dtype.numpy)))
+            stored = np.zeros([evaluate(e, {}) for e in copy.type.shape], copy.type.dtype.numpy)
+            stored[tuple(map(slice, values.shape))] = values
+            self._own.write(self._offsets[copy.id], stored)
 
     def _add(self, nodes: Nodes, function: object) -> None:
         for copy in self._rounded:
-            count = evaluate(copy.type.elements, {})
+            source = self._plan.buffers[_source(copy)].type
+            count, row, pitch = (evaluate(e, {}) for e in (source.elements, source.shape[-1], copy.type.shape[-1]))
             arguments = [
                 ctypes.c_void_p(self._states[_source(copy)].address),
                 ctypes.c_void_p(self._own.address + self._offsets[copy.id]),
-                ctypes.c_longlong(count),
+                *(ctypes.c_longlong(count), ctypes.c_int(row), ctypes.c_int(pitch)),
                 ctypes.c_int(copy.type.dtype == bfloat16),
             ]
             nodes.kernel(function, (max(1, min(BLOCKS, -(-count // THREADS))), 1), THREADS, arguments, [])

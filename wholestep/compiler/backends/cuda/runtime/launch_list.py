@@ -13,7 +13,8 @@ from wholestep.compiler.backends.cuda.driver.driver import Gpu
 from wholestep.compiler.backends.cuda.libraries import cublas, cudnn, library_calls
 from wholestep.compiler.backends.cuda.runtime.collectives import Collectives
 from wholestep.compiler.backends.gpu.grids.gemm_library import product_of
-from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS, Form, schedule_of, sort_grid_blocks
+from wholestep.compiler.backends.gpu.grids.scatter import Preparation
+from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS, Form, schedule_of
 from wholestep.compiler.backends.gpu.launch_order import (
     LIBRARIES,
     MULTIPROCESSORS,
@@ -116,8 +117,8 @@ class Launches:
     def _add_launch(self, order: Order, place: StepAddresses, launch: Rendered, turn: int) -> None:
         arguments = launch.arguments(place.address, place.step, place.scratch, place.counters, turn)
         reads, writes = self._accesses_of_launch(place, launch)
-        if launch.before:
-            self._add_sorting(order, place, launch, arguments)
+        for name, step in launch.before:
+            self._add_preparation(order, place, launch, arguments, name, step)
         if launch.together:
             writes.add(MULTIPROCESSORS)
         function = self.functions[launch.function]
@@ -137,13 +138,21 @@ class Launches:
             reads, writes = reads | read, writes | written
         return reads, writes
 
-    def _add_sorting(self, order: Order, place: StepAddresses, launch: Rendered, arguments: Sequence[Any]) -> None:
-        """Adds the kernel that sorts a scatter's indices: it depends on nothing but the indices."""
+    def _add_preparation(
+        self,
+        order: Order,
+        place: StepAddresses,
+        launch: Rendered,
+        arguments: Sequence[Any],
+        name: str,
+        step: Preparation,
+    ) -> None:
+        """Adds a launch before a scatter: steps of the sort depend on nothing but the indices."""
         ((kernel, _),) = launch.kernels
         assert isinstance(kernel.body, Scatter)
-        reads = {RECORD, *with_double_buffers({kernel.body.index.buffer}, place.elsewhere)}
-        grid, writes = (sort_grid_blocks(schedule_of(kernel)), 1), {self._scratch_of(kernel)}
-        order.kernel(self.functions[launch.before], grid, launch.threads, arguments, reads, set(writes))
+        read: set[Resource] = {kernel.body.index.buffer, *([kernel.body.updates.buffer] if step.reads_updates else [])}
+        reads, writes = {RECORD, *with_double_buffers(read, place.elsewhere)}, {self._scratch_of(kernel)}
+        order.kernel(self.functions[name], (step.blocks, 1), launch.threads, arguments, reads, set(writes))
 
     def _add_product(self, order: Order, place: StepAddresses, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         """Adds a cuBLASLt product, into its destination or into scratch memory."""

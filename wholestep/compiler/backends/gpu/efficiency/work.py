@@ -14,6 +14,7 @@ from wholestep.compiler.backends.gpu.grids.row_loads import (
     vectors_per_thread,
 )
 from wholestep.compiler.backends.gpu.kernel_schedule import (
+    JOINED,
     JOINED_CHUNKS,
     WARP,
     Form,
@@ -99,6 +100,7 @@ def elements(plan: Plan, kernel: Kernel) -> KernelWork:
     schedule, extents = schedule_of(kernel), extents_of(plan, kernel)
     if isinstance(kernel.body, Window):
         return pixels(kernel.body, schedule, prod(extents[a] for a in range(4)))
+    depth = extents[kernel.body.reduced] if isinstance(kernel.body, Columns) else 1
     axis, each = kernel.vector, schedule.vector
     inner = () if axis is None else (axis,)
     axes = (*kernel.rows, *inner)
@@ -108,9 +110,10 @@ def elements(plan: Plan, kernel: Kernel) -> KernelWork:
     points = [decompose(at, axes, extents) for at in some_warps(total)]
     if axis is not None and each > 1:
         points = [{**p, axis: p[axis] * each} for p in points]
-    moved = moving_ns(plan, kernel, Warps(tuple(points), total * each, axis, each, each), kernel.levels)
+    levels = kernel.levels if depth == 1 else kernel.levels[:1]
+    moved = moving_ns(plan, kernel, Warps(tuple(points), total * each * depth, axis, each, each), levels)
     threads = schedule.blocks * schedule.threads
-    return KernelWork(ceil(total / threads), min(total, threads), moved)
+    return KernelWork(ceil(total / threads) * ceil(depth / IN_FLIGHT), min(total, threads), moved)
 
 
 def pixels(window: Window, schedule: GpuSchedule, total: int) -> KernelWork:
@@ -129,20 +132,28 @@ def rows(plan: Plan, kernel: Kernel) -> KernelWork:
     in_flight = costs_of(plan).reductions.unrolled_vectors
     resident = register_loads(plan, kernel, nest, schedule)
     loading = [level for level in nest.levels if any(i.load is not None and i.load not in resident for i in level.body)]
-    join = {1: 0.0, WARP: SHUFFLES}.get(schedule.width, BARRIERS)
+    join = 0.0 if schedule.width == 1 else SHUFFLES if schedule.width <= WARP else BARRIERS
     joins = sum(len(level.reduces) for level in nest.levels) * join
     rounds = ceil(vectors / in_flight) * (len(loading) + bool(resident)) + joins
     workers = schedule.blocks * (schedule.threads // schedule.width)
     lanes = min(1.0, length / (schedule.width * schedule.vector))
-    points = ({nest.vector or 0: np_lanes(schedule.vector, length)},)
-    warps = Warps(points, row_count * length, nest.vector, schedule.vector, schedule.vector)
-    if schedule.width == 1:
-        own_rows = tuple(decompose(at, nest.rows, extents) for at in some_warps(row_count))
-        zero = {} if nest.vector is None else {nest.vector: np_lanes(0, 1)}
-        warps = Warps(tuple({**p, **zero} for p in own_rows), row_count * length, nest.vector, length, schedule.vector)
+    points = row_points(nest, schedule, extents, length)
+    each = length if schedule.width == 1 else schedule.vector
+    warps = Warps(points, row_count * length, nest.vector, each, schedule.vector)
     moved = moving_ns(plan, kernel, warps, nest.levels)
     active = min(row_count, workers) * schedule.width * lanes
     return KernelWork(ceil(row_count / workers) * rounds, active, moved)
+
+
+def row_points(nest: Nest, schedule: GpuSchedule, extents: Mapping[int, int], length: int) -> tuple[Points, ...]:
+    """The threads of some warps: along one row, or along several that share the warp."""
+    if nest.vector is None or schedule.width >= WARP:
+        return ({nest.vector or 0: np_lanes(schedule.vector, length)},)
+    packs = {**extents, nest.vector: schedule.width}
+    total = prod(extents[a] for a in nest.rows) * schedule.width
+    warps = [decompose(at, (*nest.rows, nest.vector), packs) for at in some_warps(total)]
+    last = max(0, length - schedule.vector)
+    return tuple({**p, nest.vector: (p[nest.vector] * schedule.vector).clip(0, last)} for p in warps)
 
 
 SHUFFLES, BARRIERS = 0.1, 0.5  # rounds that a reduction over a warp, and over a block, takes
@@ -211,6 +222,15 @@ def scatter(plan: Plan, kernel: Kernel) -> KernelWork:
     return KernelWork(rounds * passes, min(threads, prod(extents.values())))
 
 
+def scatter_table(plan: Plan, kernel: Kernel) -> KernelWork:
+    """Groups of a block's threads share a slice of the indices; the tables of slices are added in groups."""
+    body, schedule, extents = kernel.body, schedule_of(kernel), extents_of(plan, kernel)
+    assert isinstance(body, Scatter)
+    slices = schedule.chunks * (schedule.threads // schedule.width)
+    rounds = ceil(prod(extents[a] for a in body.over) / slices / IN_FLIGHT)
+    return KernelWork(rounds, schedule.blocks * slices * schedule.width, last=schedule.chunks / JOINED / IN_FLIGHT)
+
+
 SCANS = 64  # indices that a thread compares in the time of one load: they come from the nearest cache
 
 
@@ -251,6 +271,7 @@ WORK: Mapping[str, Callable[[Plan, Kernel], KernelWork]] = {
     Form.SCATTER: scatter,
     Form.SCATTER_ROWS: scatter,
     Form.SCATTER_SORTED: scatter,
+    Form.SCATTER_TABLE: scatter_table,
     Form.PRODUCT: product,
     Form.MEDIUM: product,
     Form.DIRECT: grid,

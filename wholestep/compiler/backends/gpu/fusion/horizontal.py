@@ -18,7 +18,18 @@ from wholestep.compiler.backends.gpu.persistent import scan
 from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Space
 
-FORMS = frozenset({Form.ELEMENTS, Form.ROWS, Form.SUMS, Form.COLUMNS, Form.PRODUCT, Form.SCATTER, Form.SCATTER_ROWS})
+FORMS = frozenset(
+    {
+        Form.ELEMENTS,
+        Form.ROWS,
+        Form.SUMS,
+        Form.COLUMNS,
+        Form.PRODUCT,
+        Form.SCATTER,
+        Form.SCATTER_ROWS,
+        Form.SCATTER_TABLE,
+    }
+)
 MOST_ADDRESSES = 500  # addresses of one launch: 4 KB of kernel parameters (`ws_given` of native/device.h)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, Form, GpuSchedule, schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, WARP, Form, GpuSchedule, schedule_of
 from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.ir.types import Extent, evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot, Nest
@@ -49,6 +49,8 @@ def can_be_rows(draft: Draft, kernel: Kernel) -> bool:
         return False
     if kernel.loop is not None or evaluate(extent, sizes) > costs.rows:
         return False
+    if schedule.form == Form.ROWS and 1 < schedule.width < WARP:
+        return False  # rows that share a warp need a grid of their own
     if not all(stays_in_row(load, axis, extent) for load in kernel.body.stores() if not _is_work(draft, load)):
         return False
     body = kernel.body

@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import prod
 
 from wholestep.compiler.backends.gpu.cost_model import ReductionCosts
-from wholestep.compiler.backends.gpu.grids.row_loads import prefetch_bytes
+from wholestep.compiler.backends.gpu.grids.row_loads import accesses_padded_rows, prefetch_bytes
 from wholestep.compiler.backends.gpu.kernel_schedule import (
     JOINED_CHUNKS,
+    PARTS,
     THREADS,
     WARP,
     Form,
@@ -47,17 +48,19 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
             )
         return GpuSchedule(Form.ROWS, THREADS, slices, width=width, vector=elements_per_thread)
     if not uses_work_rows and not any(level.reduces for level in nest.levels):
-        element_count, elements_per_thread = rows * evaluate(length, sizes), _elementwise_vector(plan, nest, length)
+        elements_per_thread = _elementwise_vector(plan, nest, length)
+        vectors = rows * -(-evaluate(length, sizes) // elements_per_thread)
         return GpuSchedule(
             Form.ELEMENTS,
             THREADS,
-            blocks_of(element_count // elements_per_thread, THREADS, costs.grids.most_vector_blocks),
+            blocks_of(vectors, THREADS, costs.grids.most_vector_blocks),
             vector=elements_per_thread,
         )
-    if isinstance(length, int) and _is_narrow(costs.reductions, kernel, nest, length):
-        blocks = blocks_of(rows, THREADS, costs.grids.most_vector_blocks)
-        return GpuSchedule(Form.ROWS, THREADS, blocks, vector=next(n for n in (8, 4, 1) if length % n == 0))
-    elements_per_thread, most = _row_vector(length), costs.grids.most_blocks
+    if isinstance(length, int) and (shares := _rows_in_a_warp(costs.reductions, kernel, nest, length)):
+        width, vector = shares
+        blocks = blocks_of(rows, THREADS // width, costs.grids.most_vector_blocks)
+        return GpuSchedule(Form.ROWS, THREADS, blocks, width=width, vector=vector)
+    elements_per_thread, most = _row_vector(length, plan, nest), costs.grids.most_blocks
     if isinstance(length, int) and length <= warp_row:
         return GpuSchedule(
             Form.ROWS, THREADS, blocks_of(rows, THREADS // WARP, most), width=WARP, vector=elements_per_thread
@@ -68,10 +71,17 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
     return _prefetch_next_row(plan, kernel, nest, by_row, rows) if is_long else by_row
 
 
-def _is_narrow(costs: ReductionCosts, kernel: Kernel, nest: Nest, length: int) -> bool:
-    """Are the rows so short, and so many per sample, that a thread computes a row of its own?"""
+def _rows_in_a_warp(costs: ReductionCosts, kernel: Kernel, nest: Nest, length: int) -> tuple[int, int] | None:
+    """Threads of a row and adjacent elements per thread, if several short rows share a warp; None if none does.
+
+    They do if a sample has many rows: the pixels of an image.  A row of few elements, or one that cannot be read in
+    vectors, belongs to a single thread.
+    """
     per_sample = prod(evaluate(kernel.axes[a], dict.fromkeys(symbols_of((kernel.axes[a],)), 1)) for a in nest.rows)
-    return length <= costs.narrow_row and per_sample >= costs.pixel_rows
+    each = next((n for n in (8, 4) if length % n == 0), 1)
+    if 1 < length // each < WARP and each > 1 and per_sample >= costs.sharing_rows:
+        return 1 << (length // each - 1).bit_length(), each
+    return (1, each) if length <= costs.narrow_row and per_sample >= costs.pixel_rows else None
 
 
 def _only_sums(nest: Nest) -> bool:
@@ -94,17 +104,24 @@ def _elementwise_vector(plan: Draft, nest: Nest, length: Extent) -> int:
     accesses = [*(load for load, _ in nest.reads()), *nest.stores()]
     vector_accesses = [a for a in accesses if any(axis == nest.vector for i in a.index for axis, _ in i.terms)]
     has_half = any(plan.buffers[a.buffer].type.dtype.is_half for a in vector_accesses)
-    return next((n for n in ((8, 4) if has_half else (4,)) if length % n == 0), 1)
+    counts = (8, 4) if has_half else (4,)
+    return next((n for n in counts if length % n == 0), 0) or _padded_vector(plan, nest, length, counts)
 
 
-def _row_vector(length: Extent) -> int:
-    """Adjacent elements per thread of a row reduction.
+def _row_vector(length: Extent, plan: Draft | None = None, nest: Nest | None = None) -> int:
+    """Adjacent elements per thread of a row reduction, which may end in the padding of the rows of `nest`.
 
-    It depends on the row length alone, because it determines the order of the row's sums.
+    It depends on lengths of rows alone, because it determines the order of the row's sums.
     """
     if not isinstance(length, int):
         return 1
-    return next((n for n in (8, 4) if length % n == 0 and length >= n * WARP), 1)
+    counts = [n for n in (8, 4) if length >= n * WARP]
+    even = next((n for n in counts if length % n == 0), 0)
+    return even or (1 if plan is None or nest is None else _padded_vector(plan, nest, length, counts))
+
+
+def _padded_vector(plan: Draft, nest: Nest, length: int, counts: Sequence[int]) -> int:
+    return next((n for n in counts if accesses_padded_rows(plan, nest, length, n)), 1)
 
 
 def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
@@ -113,6 +130,8 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
     rows = prod(evaluate(kernel.axes[a], sizes) for a in columns.rows)
     column_count, reduces = kernel.axes[columns.vector], columns.levels[0].reduces
     length = evaluate(kernel.axes[columns.reduced], sizes)
+    if is_short(columns, kernel):
+        return _schedule_short_columns(plan, kernel, rows * evaluate(column_count, sizes))
     lanes, per_thread = _column_packs(costs.reductions, column_count, kernel.axes[columns.reduced], length, reduces)
     chunk = costs.reductions.part_rows * max(THREADS // WARP, THREADS // lanes)
     tiles = rows * -(-evaluate(column_count, sizes) // (lanes * per_thread))
@@ -125,6 +144,23 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
     bytes = sum(align_up((chunks + groups) * tiles * lanes * per_thread * r.dtype.size) for r in reduces)
     unsplit = GpuSchedule(Form.COLUMNS, THREADS, max(1, tiles), width=lanes, vector=per_thread)
     return replace(unsplit, chunk=chunk, chunks=chunks, scratch=bytes)
+
+
+def is_short(columns: Columns, kernel: Kernel) -> bool:
+    """Has the reduced axis so few elements that a thread adds them alone, in the order in which warps would?"""
+    length = kernel.axes[columns.reduced]
+    is_best = any(r.op == "argmax" for r in columns.levels[0].reduces)
+    return isinstance(length, int) and length <= PARTS and not is_best
+
+
+def _schedule_short_columns(plan: Draft, kernel: Kernel, results: int) -> GpuSchedule:
+    """One thread per result, or per vector of adjacent results."""
+    columns, grids = kernel.body, costs_of(plan).grids
+    assert isinstance(columns, Columns)
+    across = kernel.axes[columns.vector]
+    each = next((n for n in (8, 4) if isinstance(across, int) and across % n == 0), 1)
+    blocks = blocks_of(results // each, THREADS, grids.most_vector_blocks)
+    return GpuSchedule(Form.ELEMENTS, THREADS, blocks, vector=each)
 
 
 def _column_packs(

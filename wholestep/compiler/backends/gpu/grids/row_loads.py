@@ -6,18 +6,39 @@ The scheduler and the renderer use the same predicates, so that the grid and the
 from __future__ import annotations
 
 from wholestep.compiler.backends.gpu.kernel_schedule import GpuSchedule
-from wholestep.compiler.backends.gpu.strides import is_packed
+from wholestep.compiler.backends.gpu.strides import is_multiple, is_packed
 from wholestep.compiler.backends.gpu.target import costs_of, target_of
-from wholestep.compiler.ir.types import DType, bfloat16, float16, float32, int32
+from wholestep.compiler.ir.types import DType, Extent, bfloat16, float16, float32, int32, product
 from wholestep.compiler.plan.model.bodies import Nest
-from wholestep.compiler.plan.model.kernel import Draft, Instr, Kernel, Load
+from wholestep.compiler.plan.model.kernel import Draft, Index, Instr, Kernel, Load
 
 PACKED = frozenset({float32, int32, bfloat16, float16})  # types with 16-byte vector loads
 
 
 def has_vector_loads(load: Load, dtype: DType, axis: int, count: int) -> bool:
-    """Are `count` elements read as 16-byte vectors?"""
-    return count * dtype.size % 16 == 0 and dtype in PACKED and is_packed(load, axis, count)
+    """Are `count` elements read as 16-byte vectors?  The last vector of a row may contain padding."""
+    is_vector = count * dtype.size % 16 == 0 and dtype in PACKED and is_packed(load, axis, count)
+    return is_vector and is_multiple(_row_of(load, axis), count)
+
+
+def _row_of(load: Load, axis: int) -> Extent:
+    """Elements from one index of the next outer dimension to the next, for the dimension of a contiguous axis."""
+    at = max(d for d, index in enumerate(load.index) if any(a == axis for a, _ in index.terms))
+    return product(load.shape[at:])
+
+
+def is_padded_row(plan: Draft, load: Load, axis: int, length: Extent) -> bool:
+    """Does an access run over the elements of a row that is followed by padding?"""
+    return plan.buffers[load.buffer].columns == length and load.index[-1:] == (Index.axis(axis),)
+
+
+def accesses_padded_rows(plan: Draft, nest: Nest, length: int, count: int) -> bool:
+    """Does a nest access rows that are padded to vectors of `count` elements?"""
+    axis, accesses = nest.vector, (*(load for load, _ in nest.reads()), *nest.stores())
+    return axis is not None and any(
+        is_padded_row(plan, x, axis, length) and has_vector_loads(x, plan.buffers[x.buffer].type.dtype, axis, count)
+        for x in accesses
+    )
 
 
 def is_plain_load(instr: Instr) -> bool:
@@ -69,11 +90,11 @@ def register_loads(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedul
     return first_loads
 
 
-def row_bytes(plan: Draft, kernel: Kernel, nest: Nest, load: Load) -> int:
-    """Bytes of one row of a register-resident load."""
+def row_bytes(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule, load: Load) -> int:
+    """Bytes of the vectors of one row of a register-resident load."""
     length = 1 if nest.vector is None else kernel.axes[nest.vector]
     assert isinstance(length, int), "register-resident rows have a static length"
-    return length * plan.buffers[load.buffer].type.dtype.size
+    return -(-length // schedule.vector) * schedule.vector * plan.buffers[load.buffer].type.dtype.size
 
 
 def prefetch_bytes(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> int:
@@ -87,5 +108,5 @@ def prefetch_bytes(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedul
         return 0
     if kernel.loop is not None or any(s.buffer == x.buffer and s != x for s in nest.stores() for x in loads):
         return 0
-    bytes = sum(row_bytes(plan, kernel, nest, load) for load in loads)
+    bytes = sum(row_bytes(plan, kernel, nest, schedule, load) for load in loads)
     return bytes if costs.prefetched_row <= bytes <= target_of(plan).shared_memory - costs.prefetch_reserve else 0

@@ -227,14 +227,14 @@ template <class T> WS_INLINE ws_best<T> ws_better(ws_best<T> x, ws_best<T> y) {
 }
 
 /* Butterfly reduction over the 32 lanes of a warp; every lane has the result. */
-template <class Op, class T> WS_INLINE T ws_warp(T x) {
+template <class Op, int LANES, class T> WS_INLINE T ws_lanes(T x) {
 #pragma unroll
-  for (int lanes = 16; lanes; lanes >>= 1) x = Op::join(x, ws_across(x, lanes));
+  for (int lanes = LANES / 2; lanes; lanes >>= 1) x = Op::join(x, ws_across(x, lanes));
   return x;
 }
-template <class T> WS_INLINE ws_best<T> ws_warp_best(ws_best<T> x) {
+template <int LANES, class T> WS_INLINE ws_best<T> ws_lanes_best(ws_best<T> x) {
 #pragma unroll
-  for (int lanes = 16; lanes; lanes >>= 1) {
+  for (int lanes = LANES / 2; lanes; lanes >>= 1) {
     const ws_best<T> y = {ws_across(x.value, lanes), ws_across(x.at, lanes)};
     x = ws_better(x, y);
   }
@@ -243,23 +243,23 @@ template <class T> WS_INLINE ws_best<T> ws_warp_best(ws_best<T> x) {
 /* Reduction over all THREADS of a block; every thread has the result. */
 template <class Op, int THREADS, class T> WS_INLINE T ws_block(T x) {
   __shared__ T parts[32];
-  x = ws_warp<Op>(x);
+  x = ws_lanes<Op, 32>(x);
   __syncthreads(); /* other threads may still read the parts of an earlier reduction */
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
   __syncthreads();
   x = threadIdx.x % 32 < THREADS / 32 ? parts[threadIdx.x % 32] : Op::first(x);
-  return ws_warp<Op>(x);
+  return ws_lanes<Op, 32>(x);
 }
 template <int THREADS, class T> WS_INLINE ws_best<T> ws_block_best(ws_best<T> x) {
   __shared__ T values[32];
   __shared__ int places[32];
-  x = ws_warp_best(x);
+  x = ws_lanes_best<32>(x);
   __syncthreads();
   if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = x.value, places[threadIdx.x / 32] = x.at;
   __syncthreads();
   const bool is_part = threadIdx.x % 32 < THREADS / 32;
   const ws_best<T> part = {is_part ? values[threadIdx.x % 32] : x.value, is_part ? places[threadIdx.x % 32] : -1};
-  return ws_warp_best(part);
+  return ws_lanes_best<32>(part);
 }
 
 /* Is this the last of `count` blocks to arrive?  Then all earlier writes of the others are visible, and the counter is

@@ -7,14 +7,12 @@ atomics, so the bits are reproducible.
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.gpu.kernel_schedule import JOINED_CHUNKS, THREADS, WARP
+from wholestep.compiler.backends.gpu.kernel_schedule import JOINED_CHUNKS, PARTS, Form
 from wholestep.compiler.backends.gpu.render.language import STORED
 from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Columns
 from wholestep.compiler.plan.model.kernel import Reduce
-
-PARTS = THREADS // WARP  # parts of a sum, one per warp of a block; determines the bits
 
 
 def render_columns(w: GpuWriter) -> None:
@@ -24,6 +22,9 @@ def render_columns(w: GpuWriter) -> None:
     """
     columns = w.kernel.body
     assert isinstance(columns, Columns)
+    if w.schedule.form == Form.ELEMENTS:
+        render_short_columns(w, columns)
+        return
     sums, epilogue = columns.levels
     lanes, each = w.schedule.width, w.schedule.vector
     extent, parts, wide = w.axis_extent(columns.vector), w.schedule.threads // lanes, lanes * each
@@ -55,6 +56,33 @@ def render_columns(w: GpuWriter) -> None:
                 w.finish(r, f"t{r.id}")
             w.instructions(epilogue.body)
             w.stores(epilogue.stores)
+
+
+def render_short_columns(w: GpuWriter, columns: Columns) -> None:
+    """One thread per result or vector of results, which adds the few elements of the reduced axis."""
+    (sums, epilogue), axis, each = columns.levels, columns.vector, w.schedule.vector
+    packs, across = VectorizedLevel(w, axis, each), f"({w.axis_extent(axis)}/{each})"
+    w.emit(f"const {w.int} total = {w.count(columns.rows)} * {across};")
+    first, stride = f"({w.int})blockIdx.x*blockDim.x + threadIdx.x", f"({w.int})gridDim.x*blockDim.x"
+    with w.block(f"for ({w.int} at = {first}; at < total; at += {stride})"):
+        w.emit(f"const {w.int} base = at % {across} * {each}, row = at / {across};")
+        w.decompose("row", columns.rows)
+        start_packs(w, sums.reduces, each)
+        w.emit("#pragma unroll")
+        with w.loop(f"i{columns.reduced}", "0", w.axis_extent(columns.reduced)):
+            packs.render(sums, sums_of="[e]")
+        for r in sums.reduces:
+            w.values[r.id] = f"r{r.id}[e]"
+        packs.render(epilogue)
+
+
+def start_packs(w: GpuWriter, reduces: tuple[Reduce, ...], each: int) -> None:
+    """Declares the accumulators of several adjacent columns, with their neutral elements."""
+    for r in reduces:
+        first = "0" if r.op == "sum" else f"ws_lowest(({STORED[w.dtypes[r.value]]})0)"
+        w.emit(f"{STORED[w.dtypes[r.value]]} r{r.id}[{each}];")
+        w.emit("#pragma unroll")
+        w.emit(f"for (int e = 0; e < {each}; e++) r{r.id}[e] = {first};")
 
 
 def add_alone(w: GpuWriter, columns: Columns, begin: str, end: str) -> None:
@@ -102,11 +130,7 @@ def add_packs(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int, 
     packs = VectorizedLevel(w, axis, each)
     with w.block(""):
         w.emit(f"const {w.int} base = first_column + lane*{each};")
-        for r in sums.reduces:
-            first = "0" if r.op == "sum" else f"ws_lowest(({STORED[w.dtypes[r.value]]})0)"
-            w.emit(f"{STORED[w.dtypes[r.value]]} r{r.id}[{each}];")
-            w.emit("#pragma unroll")
-            w.emit(f"for (int e = 0; e < {each}; e++) r{r.id}[e] = {first};")
+        start_packs(w, sums.reduces, each)
         with w.block(f"if (base < {w.axis_extent(axis)})"):
             w.emit("#pragma unroll 4")
             with w.loop(f"i{columns.reduced}", f"{begin} + part", end, str(parts)):

@@ -48,7 +48,9 @@ def render_packs(w: GpuWriter, nest: Nest, count: int) -> None:
     """One vector per thread, which loads all operands before the first store."""
     assert nest.vector is not None
     assert len(nest.levels) == 1
-    (level,), across = nest.levels, f"({w.axis_extent(nest.vector)}/{count})"
+    length = w.kernel.axes[nest.vector]
+    assert isinstance(length, int), "vectors have a static length"
+    (level,), across = nest.levels, str(-(-length // count))
     w.emit(f"const {w.int} total = {w.count(nest.rows)} * {across};")
     first, stride = f"({w.int})blockIdx.x*blockDim.x + threadIdx.x", f"({w.int})gridDim.x*blockDim.x"
     with w.block(f"for ({w.int} at = {first}; at < total; at += {stride})"):

@@ -41,13 +41,30 @@ def render_rows(w: GpuWriter, nest: Nest) -> None:
     row = RowLevels(w, nest)
     row.start_sums()
     row.begin_ahead()
-    with w.block(f"for ({w.int} at = {first}; at < total; at += {step})"):
+    with row_loop(w, width, first, step):
         w.decompose("at", nest.rows)
         row.render_all()
     row.finish_sums(workers)
     costs = costs_of(w.plan).reductions
     if not row.sums and w.schedule.threads == costs.resident_threads and row.words <= costs.resident_words:
         w.resident = costs.resident_blocks
+
+
+@contextmanager
+def row_loop(w: GpuWriter, width: int, first: str, step: str) -> Iterator[None]:
+    """The loop over rows `at`.  If rows share a warp, all of its threads make every iteration, for the shuffles: those
+    without a row load the last one again and store nothing.
+    """
+    if not 1 < width < WARP:
+        with w.block(f"for ({w.int} at = {first}; at < total; at += {step})"):
+            yield
+        return
+    rows = WARP // width
+    own = first.replace(f"threadIdx.x / {width}", f"threadIdx.x / {WARP} * {rows}")
+    with w.block(f"for ({w.int} next = {own}; next < total; next += {step})"):
+        w.emit(f"const {w.int} own = next + threadIdx.x % {WARP} / {width}, at = own < total ? own : total - 1;")
+        w.emit("const bool live = own < total;")
+        yield
 
 
 class RowLevels:
@@ -65,6 +82,7 @@ class RowLevels:
         across = w.schedule.width * self.count
         self.pieces = vectors_per_thread(w.kernel, nest, w.schedule)
         self.is_whole = self.length is not None and self.length % across == 0
+        self.shares_warp = 1 < w.schedule.width < WARP
         self.packs = VectorizedLevel(w, -1 if nest.vector is None else nest.vector, self.count)
         self.instructions: dict[int, tuple[int, Instr]] = {
             i.id: (n, i) for n, level in enumerate(nest.levels) for i in level.body
@@ -125,7 +143,7 @@ class RowLevels:
         for n, level in enumerate(self.nest.levels):
             self.w.instructions(level.row)
             if level.row_stores:
-                with self.w.block("if (lane == 0)"):
+                with self.w.block("if (live && lane == 0)" if self.shares_warp else "if (lane == 0)"):
                     self.w.stores(level.row_stores)
             self.render(n)
 
@@ -150,7 +168,8 @@ class RowLevels:
                 w.emit("#pragma unroll")
             with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):
                 w.emit(f"const {w.int} base = (j*{w.schedule.width} + lane)*{self.count};")
-                with nullcontext() if self.is_whole else w.block(f"if (base < {self.length})"):
+                inside = [f"base < {self.length}"] * (not self.is_whole) + ["live"] * self.shares_warp
+                with w.block(f"if ({' && '.join(inside)})") if inside else nullcontext():
                     here = {v: text for v, text in self.registers.items() if self.instructions[v][0] == n}
                     into = {s: f"{self.sums[s]}[j*{self.count} + e]" for s in level.sums}
                     self.packs.render(level, {k: f"{x}[j]" for k, x in self.loaded.items()}, names, here, into)
@@ -225,10 +244,10 @@ class RowLevels:
     def slot(self, load: Load) -> str:
         """Address of vector j of a load, and the distance of its pieces; the lanes of a warp are adjacent."""
         before = list(self.ahead)[: list(self.ahead).index(load)]
-        start = sum(row_bytes(self.w.plan, self.w.kernel, self.nest, x) for x in before)
+        start = sum(row_bytes(self.w.plan, self.w.kernel, self.nest, self.w.schedule, x) for x in before)
         assert self.length is not None, "prefetched rows have a static length"
         first = f"slots + {start}" if start else "slots"
-        return f"{first} + j*{16 * self.w.schedule.width}, {16 * (self.length // self.count)}"
+        return f"{first} + j*{16 * self.w.schedule.width}, {16 * -(-self.length // self.count)}"
 
     def with_earlier_levels(self, n: int) -> tuple[Level, dict[int, str]]:
         """A level with its inputs from earlier levels: names of registers, and instructions to recompute the others."""
@@ -262,10 +281,12 @@ def combine_threads(w: GpuWriter, r: Reduce) -> str:
     """The reduction over the threads of a row."""
     if w.schedule.width == 1:
         return f"r{r.id}"
-    is_warp, threads = w.schedule.width == WARP, w.schedule.threads
+    width, threads = w.schedule.width, w.schedule.threads
     if r.op == "argmax":
-        return f"ws_warp_best(r{r.id})" if is_warp else f"ws_block_best<{threads}>(r{r.id})"
-    return f"ws_warp<ws_{r.op}_op>(r{r.id})" if is_warp else f"ws_block<ws_{r.op}_op, {threads}>(r{r.id})"
+        return f"ws_lanes_best<{width}>(r{r.id})" if width <= WARP else f"ws_block_best<{threads}>(r{r.id})"
+    return (
+        f"ws_lanes<ws_{r.op}_op, {width}>(r{r.id})" if width <= WARP else f"ws_block<ws_{r.op}_op, {threads}>(r{r.id})"
+    )
 
 
 # -- common subexpressions --------------------------------------------------------------------------------------------

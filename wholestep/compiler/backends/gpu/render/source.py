@@ -11,6 +11,7 @@ from pathlib import Path
 from wholestep.compiler.backends.gpu.fusion.horizontal import may_share
 from wholestep.compiler.backends.gpu.fusion.launches import by_launch, parts_of
 from wholestep.compiler.backends.gpu.grids.gemm_library import is_direct
+from wholestep.compiler.backends.gpu.grids.scatter import Preparation, preparations_of
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.persistent.scan import PersistentScan, find_persistent_scan
 from wholestep.compiler.backends.gpu.render.attention import render_call
@@ -26,7 +27,8 @@ from wholestep.compiler.backends.gpu.render.horizontal_fusion import (
 )
 from wholestep.compiler.backends.gpu.render.persistent_scan import render_persistent_scan
 from wholestep.compiler.backends.gpu.render.row_fusion import render_row_chain
-from wholestep.compiler.backends.gpu.render.scatter import render_scatter, render_sorting
+from wholestep.compiler.backends.gpu.render.scatter import render_scatter
+from wholestep.compiler.backends.gpu.render.sorted_scatter import render_preparation
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.io.report import origin_comment
 from wholestep.compiler.plan.model.bodies import Dot
@@ -59,7 +61,7 @@ class Rendered:
     kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
     shares: bool = False  # is the launch fused, so that buffers are passed in a table?
     gathers: int = 0  # blocks that meanwhile gather the rows of the next step
-    before: str = ""  # function with the same arguments that runs first: it sorts the indices of a scatter
+    before: tuple[tuple[str, Preparation], ...] = ()  # functions with the same arguments that run first, of a scatter
     shared: int = 0  # bytes of dynamic shared memory per block
     together: bool = False  # is the launch a persistent loop, whose blocks must be co-resident?
 
@@ -110,7 +112,7 @@ class GpuSource:
 
     @property
     def functions(self) -> list[str]:
-        names = (name for launch in self.launches for name in (launch.before, launch.function))
+        names = (n for launch in self.launches for n in (*(name for name, _ in launch.before), launch.function))
         return [name for name in dict.fromkeys(names) if name]
 
 
@@ -166,10 +168,13 @@ def render(plan: Plan, prefix: str = "k", together: int = MANY) -> GpuSource:
             text, kernels = (
                 fused_launch_text(plan, generated) if len(generated) > 1 else single_text(plan, generated[0])
             )
-            sort_function = define_function(sort_kernel_text(plan, generated[0]), f"{name}_sort")
+            before = tuple(
+                (define_function(preparation_text(plan, generated[0], step), f"{name}_{step.step}{number}"), step)
+                for number, step in enumerate(preparations(plan, generated[0]))
+            )
             ahead = schedule_of(generated[0]).ahead
             rendered.append(
-                Rendered(define_function(text, name), kernels, len(generated) > 1, before=sort_function, shared=ahead)
+                Rendered(define_function(text, name), kernels, len(generated) > 1, before=before, shared=ahead)
             )
     return GpuSource("\n\n".join(texts) + "\n", tuple(rendered))
 
@@ -198,13 +203,16 @@ def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
     return f"{origin_comment(kernel)}\n{writer.function('NAME')}", ((kernel, writer.buffers),)
 
 
-def sort_kernel_text(plan: Plan, kernel: Kernel) -> str:
-    """Source of the kernel that sorts a scatter's indices; "" for other kernels."""
-    if schedule_of(kernel).form != Form.SCATTER_SORTED:
-        return ""
+def preparations(plan: Plan, kernel: Kernel) -> tuple[Preparation, ...]:
+    """The launches that a kernel's own launch needs before it: those of sorted scatters."""
+    return preparations_of(plan, kernel) if schedule_of(kernel).form == Form.SCATTER_SORTED else ()
+
+
+def preparation_text(plan: Plan, kernel: Kernel, step: Preparation) -> str:
+    """Source of such a launch, named NAME."""
     writer = GpuWriter(plan, kernel)
-    render_sorting(writer)
-    return f"{origin_comment(kernel)}: indices\n{writer.function('NAME')}"
+    render_preparation(writer, step)
+    return f"{origin_comment(kernel)}: {step.step}\n{writer.function('NAME')}"
 
 
 def fused_launch_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tuple[str, Kernels]:
@@ -259,6 +267,7 @@ PRIMITIVES = (
     "grouped.h",
     "attention.h",
     "attention_mma.h",
+    "scatter.h",
     "persistent_scan.h",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from wholestep.compiler.backends.gpu.grids.row_loads import has_vector_loads, is_plain_load
+from wholestep.compiler.backends.gpu.grids.row_loads import has_vector_loads, is_padded_row, is_plain_load
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Space, Store
@@ -35,9 +35,16 @@ class VectorizedLevel:
 
     def __init__(self, w: GpuWriter, axis: int, count: int) -> None:
         self.w, self.axis, self.count = w, axis, count
+        length = w.kernel.axes[axis] if axis >= 0 else 0
+        self.end = length if isinstance(length, int) and length % count else None  # the last vector ends in padding
 
     def packs(self, load: Load) -> bool:
         return has_vector_loads(load, self.w.buffer_dtype(load), self.axis, self.count)
+
+    def packs_store(self, load: Load) -> bool:
+        """Is a vector stored whole?  The last one of a row only into padding, which becomes zero."""
+        is_free = self.end is None or is_padded_row(self.w.plan, load, self.axis, self.end)
+        return is_free and self.packs(load)
 
     def place(self, load: Load) -> str:
         """Address of the first element."""
@@ -84,11 +91,12 @@ class VectorizedLevel:
                 self.read(i.load, f"p{i.id}")
             self.split(i.load, loaded.get(i.load, f"p{i.id}"), f"a{i.id}")
         stores = [s for s in level.stores if w.plan.buffers[s.load.buffer].space is not Space.WORK]
-        packed = [(n, s) for n, s in enumerate(stores) if is_plain_store(s) and self.packs(s.load)]
+        packed = [(n, s) for n, s in enumerate(stores) if is_plain_store(s) and self.packs_store(s.load)]
         for n, s in packed:
-            w.emit(f"{STORED[w.buffer_dtype(s.load)]} q{n}[{count}];")
+            w.emit(f"{STORED[w.buffer_dtype(s.load)]} q{n}[{count}]{'' if self.end is None else ' = {}'};")
         w.emit("#pragma unroll")
-        with w.block(f"for (int e = 0; e < {count}; e++)"):
+        inside = "" if self.end is None else f" if (base + e < {self.end})"
+        with w.block(f"for (int e = 0; e < {count}; e++){inside}"):
             w.emit(f"const {w.int} i{self.axis} = base + e;")
             for i in level.body:
                 if i.id in computed:

@@ -135,9 +135,10 @@ class GpuWriter(CStyleWriter):
 
     def finish(self, r: Reduce, text: str) -> None:
         """Assigns the result of a reduction to its value name."""
-        result = f"{text}.at" if r.op == "argmax" else text
-        result = f"({result} < 0 ? 0 : {result})" if r.op == "argmax" else result
-        self.emit(f"const {LOCAL[r.dtype]} v{r.id} = {result};")
+        if r.op == "argmax":  # all threads of a warp take part in the shuffles, also those that found no element
+            self.emit(f"const auto best{r.id} = {text};")
+            text = f"(best{r.id}.at < 0 ? 0 : best{r.id}.at)"
+        self.emit(f"const {LOCAL[r.dtype]} v{r.id} = {text};")
 
     # -- the function ----------------------------------------------------------------------------------------------
     @property
