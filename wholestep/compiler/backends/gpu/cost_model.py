@@ -80,6 +80,9 @@ class GemmCosts:
     untiled_result: int = 128 << 20  # bytes of a result that has enough tiles without split-K, and needs no workspace
     row_alignment: int = 128  # bytes of alignment of long padded rows: one cache line (042)
     long_row: int = 1024  # elements from which on rows are padded to cache lines; shorter ones would grow too much
+    # Multiplications per element of an unaligned input or state from which on it is copied: in tf32, unaligned
+    # operands cost about 7 ps per 1024 of them, and a copy 2 ps per element.
+    copied_uses: int = 512
     padded_columns: int = 3  # elements of the shortest row that is padded: 3 become 8, what a library loads at once
 
 
@@ -155,10 +158,12 @@ class AttentionCosts:
     # With tensor cores (064).  The limits of columns keep accumulators within a thread's 255 registers.
     mma_warps: int = 4  # warps per block; fewer for at most 32 rows
     mma_keys: int = 64  # keys per tile in the forward pass; *bits*
-    mma_others: int = 32  # rows per tile backward, and forward for rows longer than `mma_wide_row`; *bits*
+    mma_others: int = 32  # rows per tile backward, and forward for rows longer than `mma_wide_row`, where it is *bits*
     mma_wide_row: int = 256  # bytes
+    mma_wide_columns: int = 128  # columns of the widest head whose tiles have more than 16 rows; *bits*
     mma_forward_row: int = 128  # bytes of the longest row for which a warp has 32 queries
-    mma_backward_row: int = 64  # the same backward, where a warp accumulates two results
+    mma_backward_row: int = 128  # the same backward, where a warp accumulates two results
+    mma_short_columns: int = 128  # columns of keys and values together up to which one block computes all gradients
     mma_columns: int = 256  # columns of keys and values together that one block accumulates
 
 

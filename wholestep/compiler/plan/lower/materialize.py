@@ -159,6 +159,7 @@ class _Preparer:
 
     def __init__(self, rules: ReadableViews) -> None:
         self.rules = rules
+        self.copies: dict[Node, Node] = {}  # operands of routines -> their copies: ops of one call must share operands
 
     def in_rows(self, node: Node) -> Node:
         """The node itself if it will be stored in dense rows, else a copy of it."""
@@ -181,7 +182,17 @@ class _Preparer:
     def call_operand(self, node: Node) -> Node:
         access = resolve(node, identity(node.type.rank))
         in_place = self.rules.takes_call(access, node.type.rank) and _is_affine(access)
-        return node if in_place and not is_generated(access.base) else _copy(node)
+        if in_place and not is_generated(access.base):
+            return node
+        if node not in self.copies:
+            self.copies[node] = self._copy_of_rows(node)
+        return self.copies[node]
+
+    def _copy_of_rows(self, node: Node) -> Node:
+        """A copy; of a value that is broadcast along outer axes only, the broadcast of a copy."""
+        if node.op == "expand" and attrs_of(node, at.ExpandAttrs).axes[-1:] == (node.type.rank - 1,):
+            return node.with_inputs([_copy(node.inputs[0])])
+        return _copy(node)
 
     def matmul(self, node: Node) -> Node:
         a, b = node.inputs

@@ -10,7 +10,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
-from tests.compiler.backends.cuda.emulation.targets import change_targets
+from tests.compiler.backends.cuda.emulation.targets import change_targets, set_costs
 from wholestep.compiler.backends.cuda.runtime import device
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.cost_model import GemmCosts
@@ -77,14 +77,16 @@ def test_scores_of_an_odd_number_of_classes_have_aligned_rows() -> None:
     assert not [b for b in other.buffers if 5056 in b.type.shape], "exact float32 is left as it is"
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", [*HALVES, "tf32"])
 @pytest.mark.parametrize(("classes", "inputs", "width"), [(19, 24, 24), (5, 13, 24), (1003, 9, 17)])
 def test_steps_with_such_rows_are_the_references(
     gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch, classes: int, inputs: int, width: int, precision: str
 ) -> None:
-    """At capacity and below; the plan is checked against the interpreter besides."""
-    compute_all_products(monkeypatch)
-    ours, other = (build(d, width, classes, 6, precision, inputs) for d in ("cuda", "reference"))
+    """At capacity and below; inputs and states that cannot be padded are copied."""
+    compute_all_products(monkeypatch, ("float32",) if precision == "tf32" else HALVES)
+    set_costs(monkeypatch, "gemm", copied_uses=1)
+    ours = build("cuda", width, classes, 6, precision, inputs)
+    other = build("reference", width, classes, 6, "float32" if precision == "tf32" else precision, inputs)
     found = library(ours.plan)
     assert not [p for p in found if p.n % 8 or (p.m if p.a.row == 1 else p.k) % 8], "contiguous axes are aligned"
     assert "checked against the interpreter" in str(ours.report())
@@ -125,3 +127,22 @@ def test_products_of_two_batch_axes_are_few_calls(
         x = np.random.default_rng(rows).standard_normal((rows, 7, 2 * width), np.float32)
         assert float(ours.step(x=x)) == pytest.approx(float(other.step(x=x)), rel=1e-2)
     np.testing.assert_allclose(ours.get("gain"), other.get("gain"), rtol=2e-2, atol=2e-3)
+
+
+def test_an_output_is_copied_behind_its_product(gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute_all_products(monkeypatch)
+    set_costs(monkeypatch, "gemm", copied_uses=1)
+
+    def build_scores(device: str) -> ws.Session:
+        g = ws.Graph()
+        scores = g.input("x", ("batch", 16)) @ g.parameter("w", (11, 16)).T
+        g.set_outputs({"loss": (scores * scores).mean(), "scores": scores})
+        options = ws.CompileOptions(verify=False, cache=False, egraph=False)
+        how = {"batch_size": 6, "precision": "bfloat16", "seed": 1, "options": options}
+        return ws.build_session(g, optimizer=ws.SGD(lr=0.5), device=device, **how)
+
+    ours, other = build_scores("cuda"), build_scores("reference")
+    assert {p.n for p in library(ours.plan)} == {16}
+    x = np.random.default_rng(0).standard_normal((5, 16), np.float32)
+    results = [session.step(x=x)["scores"] for session in (ours, other)]
+    np.testing.assert_allclose(*results, rtol=2e-2, atol=2e-2)

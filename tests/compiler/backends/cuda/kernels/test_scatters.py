@@ -78,7 +78,9 @@ def test_few_rows_are_tables_of_partial_sums(rows: int, width: int) -> None:
     check(gathered(rows, width, 9), example(rows, width, 60, 9), (60, 95), "scatter table")
 
 
-@pytest.mark.parametrize(("rows", "width", "most_ranked"), [(37, 1200, 1 << 13), (300, 42, 1 << 13), (70000, 4, 1)])
+@pytest.mark.parametrize(
+    ("rows", "width", "most_ranked"), [(37, 1200, 1 << 13), (300, 42, 1 << 13), (70000, 1, 1), (90, 24, 1)]
+)
 def test_many_rows_are_segments_of_sorted_indices(
     rows: int, width: int, most_ranked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
