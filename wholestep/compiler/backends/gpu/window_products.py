@@ -97,8 +97,8 @@ def _is_faster(node: Node, windows: Windows, target: GpuTarget) -> bool:
 
     The library is slow if there is one window per image.  Of convolutions that it does not compute, those of few
     weights have a kernel that also computes the ops after them; it is slow for patches in half types and for pixels:
-    64 images of 8 x 56 x 56 to 144 channels take 466 us in float32, 20 times the price.  Scores of pixels remain images,
-    whose losses are summed in two steps.
+    64 images of 8 x 56 x 56 to 144 channels take 466 us in float32, 20 times the price.  Scores of pixels remain
+    images, whose losses are summed in two steps.
     """
     if target.load_libraries().convolves(node, target):
         return prod(windows.counts) == 1
