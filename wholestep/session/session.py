@@ -271,7 +271,7 @@ class Session:
 
     @property
     def precision(self) -> str:
-        """The precision of products: "float32", "tf32", "bfloat16" or "float16"."""
+        """The precision of products: "float32", "tf32", "bfloat16" or "float16"; the report has convolutions' too."""
         return TF32 if self.target.name.endswith(f"+{TF32}") else self._programs.step_options.precision.name
 
     @property
@@ -284,6 +284,7 @@ class Session:
 
     metrics = delegate("_measurements", Measurements.metrics)
     reset_metrics = delegate("_measurements", Measurements.reset_metrics)
+    row_values = delegate("_measurements", Measurements.row_values)
     end_epoch = delegate("_measurements", Measurements.end_epoch)
 
     @property

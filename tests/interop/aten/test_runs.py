@@ -222,6 +222,7 @@ def test_what_is_clamped_in_place_is_seen_by_others() -> None:
 def test_clamps_are_hidden_from_decomposition_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     shown = export._show_clamps
+    monkeypatch.setattr(export, "functionalize", lambda program: None)
     monkeypatch.setattr(
         export, "_show_clamps", lambda done: (seen.extend(_ops(done)), shown(done), seen.extend(_ops(done)))
     )

@@ -87,6 +87,8 @@ def _convert(array: Array, wanted: np.dtype[Any], name: str) -> Array:
     floats = letter_of(wanted) == "f"
     if letter_of(array.dtype) == "f" and not floats:
         raise DTypeError(f"{name!r} is {wanted} in the model; received {array.dtype}. Nothing was loaded.")
+    if array.dtype == wanted:
+        return array
     with np.errstate(over="ignore"):
         converted = array.astype(wanted, copy=False)
     preserved = np.isfinite(converted) | ~np.isfinite(array) if floats else converted == array

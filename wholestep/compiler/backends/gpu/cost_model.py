@@ -84,6 +84,9 @@ class GemmCosts:
     untiled_result: int = 128 << 20  # bytes of a result that has enough tiles without split-K, and needs no workspace
     row_alignment: int = 128  # bytes of alignment of long padded rows: one cache line (042)
     long_row: int = 1024  # elements from which on rows are padded to cache lines; shorter ones would grow too much
+    # Multiplications per element of an unaligned input or state from which on it is copied: in tf32, unaligned
+    # operands cost about 7 ps per 1024 of them, and a copy 2 ps per element.
+    copied_uses: int = 512
     padded_columns: int = 3  # elements of the shortest row that is padded: 3 become 8, what a library loads at once
 
 
@@ -93,6 +96,7 @@ class ScatterCosts:
 
     shared_bytes: int = 40 << 10  # bytes of shared memory per block for rows: below the 48 KB that need no opt-in
     sorted_work: int = 1 << 24  # table rows times indices from which on the indices are sorted first (029)
+    sorted_indices: int = 1 << 11  # indices from which on they are sorted, so that frequent rows take no longer (065)
     scanned_work: int = 1 << 22  # target elements times indices from which on they are sorted, if rows are too wide
     most_ranked: int = 1 << 13  # indices that one launch sorts by comparing every pair; more are sorted by digits (065)
     slice_rows: int = 64  # fewest indices per slice of a scatter into few rows (065); *bits*
@@ -129,6 +133,8 @@ class GroupedCosts:
     most_gradient_lanes: int = 8  # the same for a weight gradient, whose lanes share a block with window rows; *bits*
     register_weights: int = 56  # registers for the weights of a row of the window (its sums, of a gradient); *bits*
     register_sums: int = 64  # registers for the sums of a strip (its output gradients, of a weight gradient); *bits*
+    gradient_registers: int = 96  # registers for both of a weight gradient: more spill with three blocks; *bits*
+    strided_inputs: int = 3  # input pixels per pixel of a strip whose loads a stride keeps in flight; *bits*
     most_taps: int = 16  # columns of the window that are unrolled: more take longer to compile than to run; *bits*
     most_pixels: int = 8  # pixels of a strip; *bits* of a weight gradient
     load_instructions: int = 5  # issue slots of a vector load with its address and its bounds
@@ -154,10 +160,12 @@ class AttentionCosts:
     # With tensor cores (064).  The limits of columns keep accumulators within a thread's 255 registers.
     mma_warps: int = 4  # warps per block; fewer for at most 32 rows
     mma_keys: int = 64  # keys per tile in the forward pass; *bits*
-    mma_others: int = 32  # rows per tile backward, and forward for rows longer than `mma_wide_row`; *bits*
+    mma_others: int = 32  # rows per tile backward, and forward for rows longer than `mma_wide_row`, where it is *bits*
     mma_wide_row: int = 256  # bytes
+    mma_wide_columns: int = 128  # columns of the widest head whose tiles have more than 16 rows; *bits*
     mma_forward_row: int = 128  # bytes of the longest row for which a warp has 32 queries
-    mma_backward_row: int = 64  # the same backward, where a warp accumulates two results
+    mma_backward_row: int = 128  # the same backward, where a warp accumulates two results
+    mma_short_columns: int = 128  # columns of keys and values together up to which one block computes all gradients
     mma_columns: int = 256  # columns of keys and values together that one block accumulates
 
 

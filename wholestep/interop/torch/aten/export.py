@@ -14,6 +14,7 @@ from wholestep.compiler.frontend.trace import fail, record_at_line
 from wholestep.errors import TrainingWarning, UsageError
 from wholestep.interop.torch.aten.backwards import keep_autograd_functions
 from wholestep.interop.torch.aten.branches import NotTraceableError, traceable
+from wholestep.interop.torch.aten.functionalize import functionalize
 from wholestep.interop.torch.aten.python_state import PythonState, Value
 from wholestep.interop.torch.aten.stop_gradient import mark_stopped
 from wholestep.interop.torch.aten.table import INTERRUPTED, find_row, load_table
@@ -152,14 +153,7 @@ def _export(module: Any, call: ExampleCall, mode: str) -> Exported:
             program = _export_mode(module, call, mode)
         touched = (*state.seen, *(Value("", name, "clock") for name in clocks))
         mark_stopped(program)
-        _hide_clamps(program)
-        try:
-            done = program.run_decompositions(_table())
-            _show_clamps(done)
-        except INTERRUPTED:
-            raise
-        except Exception as error:
-            fail(UsageError, f"torch cannot decompose {type(module).__name__} in {mode} mode: {_first_line(error)}")
+        done = functionalize(program) or _decompose(program, module, mode)
     if forgotten and mode == "train":
         warnings.warn(
             f"{type(module).__name__} uses {', '.join(sorted(forgotten))}, whose backward cannot be exported. The "
@@ -178,6 +172,19 @@ def _export(module: Any, call: ExampleCall, mode: str) -> Exported:
                 + (", as embeddings with max_norm would: normalise what is read from it." if trained else "."),
             )
     return exported
+
+
+def _decompose(program: Any, module: Any, mode: str) -> Any:
+    """The program in functional ops, traced again by torch."""
+    _hide_clamps(program)
+    try:
+        done = program.run_decompositions(_table())
+        _show_clamps(done)
+    except INTERRUPTED:
+        raise
+    except Exception as error:
+        fail(UsageError, f"torch cannot decompose {type(module).__name__} in {mode} mode: {_first_line(error)}")
+    return done
 
 
 def _export_mode(module: Any, call: ExampleCall, mode: str) -> Any:

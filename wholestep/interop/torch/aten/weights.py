@@ -70,6 +70,7 @@ def state_arrays(module: Any, programs: Any) -> dict[str, Held]:
 
 
 def _as_array(name: str, tensor: Any) -> Array:
+    """The numbers of a tensor; a view of its memory where that holds them as they are needed."""
     if tensor.dtype in (torch.bfloat16, torch.float16):
         fail(
             DTypeError,
@@ -79,10 +80,10 @@ def _as_array(name: str, tensor: Any) -> Array:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.detach().resolve_conj())
     if tensor.dtype in SMALL_INTEGERS:
-        return np.array(tensor.detach().cpu().contiguous().numpy().astype(SMALL_INTEGERS[tensor.dtype]))
+        return np.asarray(tensor.detach().cpu().contiguous().numpy().astype(SMALL_INTEGERS[tensor.dtype]))
     if tensor.dtype not in DTYPES:
         fail(DTypeError, f"{name!r} is {tensor.dtype}, which is not computed with here.")
-    return np.array(tensor.detach().cpu().contiguous().numpy())
+    return np.asarray(tensor.detach().cpu().contiguous().numpy())
 
 
 def give_back(module: Any, network: Module) -> Any:

@@ -42,6 +42,9 @@ def forms(dtype: DType) -> dict[str, IRGraph]:
             (*heads, "time", 20), (*heads, 18, 20), (*heads, 18, 20), causal=True, dtype=dtype
         ),
         "65 queries": attention(*same(1, 1, 65, 16), causal=True, dtype=dtype),
+        "more than a tile": attention(
+            (1, 2, 70, 16), *same(1, 1, 83, 16)[1:], mask=(2, 83), axes=(1, 3), dtype=dtype
+        ),
     }  # fmt: skip
 
 

@@ -105,7 +105,10 @@ def taps_of(s: GroupedShape, lane: Lane, costs: GroupedCosts) -> int:
 def strip_of(s: GroupedShape, lane: Lane, taps: int, costs: GroupedCosts) -> int:
     """Pixels of a strip: those with the fewest instructions for a row, whose last strip may be partly outside."""
     adjoint = s.op == "conv2d_grad_input"
-    step = s.stride[1]
+    step, registers = s.stride[1], costs.register_sums
+    if s.op == GRADIENT:
+        in_flight = costs.strided_inputs * (step - 1) * lane.together * lane.inputs
+        registers = min(registers, costs.gradient_registers - taps * lane.products - in_flight)
     per_pixel = lane.together * lane.outputs
 
     def instructions(count: int) -> float:
@@ -119,9 +122,9 @@ def strip_of(s: GroupedShape, lane: Lane, taps: int, costs: GroupedCosts) -> int
     counts = [
         n
         for n in range(1, min(costs.most_pixels, s.columns) + 1)
-        if (n == 1 or n * per_pixel <= costs.register_sums) and (not adjoint or n == 1 or n % step == 0)
+        if (n == 1 or n * per_pixel <= registers) and (not adjoint or n == 1 or n % step == 0)
     ]
-    if adjoint and step > 1 and step <= costs.most_pixels and step * per_pixel <= costs.register_sums:
+    if adjoint and step > 1 and step <= costs.most_pixels and step * per_pixel <= registers:
         counts = sorted({n for n in counts if n % step == 0} | {step})  # the phase of each pixel is a constant
     return min(counts, key=lambda n: (instructions(n), -n))
 

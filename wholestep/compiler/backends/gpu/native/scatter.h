@@ -137,12 +137,13 @@ template <class K> WS_INLINE void ws_place_digits(long long *to, const int *coun
 /* -- sums of segments of sorted keys: `add(position, begin, sum)` adds PIECES vectors of EACH elements, of this lane ---- */
 
 /* The sum of every slice of SLICE adjacent keys that all have the same row: a row with many indices is the sum of few
-   slices then.  One warp per slice and part of a row. */
-template <class T, int SLICE, int PIECES, int EACH, class A>
+   slices then.  LANES threads per slice and part of a row. */
+template <class T, int SLICE, int LANES, int PIECES, int EACH, class A>
 WS_INLINE void ws_sum_slices(const long long *sorted, T *slices, int indices, int row, A add) {
-  constexpr int WIDE = 32 * PIECES * EACH;
-  const int lane = threadIdx.x % 32, across = (row + WIDE - 1) / WIDE, total = indices / SLICE * across;
-  for (int item = ((int)blockIdx.x * 256 + (int)threadIdx.x) / 32; item < total; item += (int)gridDim.x * 8) {
+  constexpr int WIDE = LANES * PIECES * EACH;
+  const int lane = threadIdx.x % LANES, across = (row + WIDE - 1) / WIDE, total = indices / SLICE * across;
+  const int first = ((int)blockIdx.x * 256 + (int)threadIdx.x) / LANES;
+  for (int item = first; item < total; item += (int)gridDim.x * (256 / LANES)) {
     const int slice = item / across, begin = item % across * WIDE + lane * EACH;
     const long long *const keys = sorted + slice * SLICE;
     if (keys[0] >> 32 != keys[SLICE - 1] >> 32) continue;
@@ -153,12 +154,12 @@ WS_INLINE void ws_sum_slices(const long long *sorted, T *slices, int indices, in
     for (int p = 0; p < PIECES; p++)
 #pragma unroll
       for (int e = 0; e < EACH; e++)
-        if (begin + p * 32 * EACH + e < row) slices[(long long)slice * row + begin + p * 32 * EACH + e] = sum[p][e];
+        if (begin + p * LANES * EACH + e < row) slices[(long long)slice * row + begin + p * LANES * EACH + e] = sum[p][e];
   }
 }
 
 /* Adds the keys `low` to `high` - 1 in order: single ones up to a slice, slices, single ones. */
-template <class T, int SLICE, int PIECES, int EACH, class A>
+template <class T, int SLICE, int LANES, int PIECES, int EACH, class A>
 WS_INLINE void ws_sum_segment(
     T (*sum)[EACH], const long long *sorted, const T *slices, int low, int high, int row, int begin, A add) {
   const int first = ws_min((low + SLICE - 1) / SLICE * SLICE, high);
@@ -171,7 +172,7 @@ WS_INLINE void ws_sum_segment(
     for (int p = 0; p < PIECES; p++)
 #pragma unroll
       for (int e = 0; e < EACH; e++)
-        if (begin + p * 32 * EACH + e < row) sum[p][e] = ws_add(sum[p][e], from[p * 32 * EACH + e]);
+        if (begin + p * LANES * EACH + e < row) sum[p][e] = ws_add(sum[p][e], from[p * LANES * EACH + e]);
   }
 #pragma unroll 4
   for (; low < high; low++) add((int)sorted[low], begin, sum);

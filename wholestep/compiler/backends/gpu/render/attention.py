@@ -20,6 +20,9 @@ def render_call(w: GpuWriter) -> None:
     if text.call.routine == "attention":
         text.over_queries("blockIdx.x", text.forward(), FORWARD, ("out", "lse"))
         return
+    if isinstance(text, MmaText) and text.tiles.short:
+        text.over_heads(text.head_of("ws_mma_attention_short", "dmask" in text.results))
+        return
     first = "0"
     if makes_keys(text.call):
         w.emit(f"const int across = keys > 0 ? (keys + {text.rows - 1}) / {text.rows} : 1, part = lead * across;")
