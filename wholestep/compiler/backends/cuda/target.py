@@ -51,7 +51,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
                 OwnPass(f"{PASSES}.layout.spatial_reductions:merge_batch_spatial_sums"),
                 OwnPass(f"{PASSES}.layout.spatial_reductions:variances_in_one_pass"),
                 OwnPass(f"{PASSES}.layout.spatial_reductions:merge_spatial_sums"),
-                OwnPass(f"{PASSES}.lower.sparse_resampling:gather_in_readers"),
+                OwnPass(f"{PASSES}.rematerialize.tap_gathers:gather_in_readers"),
                 OwnPass(f"{PASSES}.rematerialize.late_readers:rematerialize_late_reads"),
                 OwnPass(f"{BACKEND}.libraries.convolution_casts:copy_operands", takes_target=True),
             ),

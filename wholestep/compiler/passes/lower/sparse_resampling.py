@@ -21,7 +21,6 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.types import Shape, int32, product
-from wholestep.compiler.passes.rematerialize.copies import Rematerialized
 
 IMAGES = 4  # axes of images
 MOST_TAPS = 12  # elements per row: with more, the product is as fast
@@ -31,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Taps:
+class SparseRows:
     """The elements of a sparse matrix: for each row, columns and weights, both of shape (rows, taps)."""
 
     columns: Array
@@ -85,7 +84,7 @@ def _constant(node: Node) -> Array | None:
     return value
 
 
-def taps_of(matrix: Array) -> Taps | None:
+def taps_of(matrix: Array) -> SparseRows | None:
     """The elements of a matrix that are not zero, by row; None if a row has too many."""
     counts = np.count_nonzero(matrix, axis=1)
     taps = max(1, int(counts.max(initial=0)))
@@ -97,7 +96,7 @@ def taps_of(matrix: Array) -> Taps | None:
         (places,) = np.nonzero(values)
         columns[row, : len(places)], weights[row, : len(places)] = places, values[places]
         columns[row, len(places) :] = places[-1] if len(places) else 0
-    return Taps(columns, weights)
+    return SparseRows(columns, weights)
 
 
 def _resample(node: Node, matrix: Array, x: Node, axis: int) -> Node:
@@ -125,36 +124,3 @@ def _rows_of_images(x: Node, axis: int, shape: Shape) -> tuple[Node, int, Shape]
         return x, axis, shape
     lead = source.type.shape[:-1]
     return (source, last, (*lead, shape[-1])) if product(lead) == product(shape[:-1]) else (x, axis, shape)
-
-
-# -- after the layout is known ---------------------------------------------------------------------------------------
-
-
-def gather_in_readers(graph: IRGraph) -> IRGraph:
-    """Marks gathers by constant indices, with their factors, for the kernel of the sum that reads them.
-
-    A rounded value is gathered before it is widened, so that no widened copy is stored.
-    """
-    readers, roots = graph.consumers(), set(graph.roots)
-    new: dict[Node, Node] = {}
-    marked: set[Node] = set()
-    for node in graph.nodes:
-        inputs = [new[i] for i in node.inputs]
-        follows = node.op in ("cast", "mul") and any(i in marked for i in node.inputs)
-        alone = node not in roots and len(readers[node]) == 1 and readers[node][0].is_elementwise
-        if not (alone and (_is_tap(node) or follows)):
-            new[node] = node.with_inputs(inputs)
-            continue
-        marked.add(node)
-        data = inputs[0]
-        if node.op == "gather" and data.op == "cast" and data.inputs[0].type.dtype.is_half:
-            half = Rematerialized("gather", (data.inputs[0], inputs[1]), node.attrs, "", node.line)
-            new[node] = Rematerialized("cast", (half,), data.attrs, "", node.line)
-        else:
-            new[node] = Rematerialized.of(node, inputs)
-    return graph.with_nodes(new) if marked else graph
-
-
-def _is_tap(node: Node) -> bool:
-    """Is the node a gather by a constant vector of indices?"""
-    return node.op == "gather" and node.inputs[1].op == "constant" and node.inputs[1].type.rank == 1
