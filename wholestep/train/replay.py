@@ -201,8 +201,8 @@ def compare_runs(
     for step, *arrays in _common_checkpoints(Path(one[1]), Path(other[1])):
         at_checkpoint = _difference(step, *map(_without_position, arrays))
         if at_checkpoint is not None:
-            replays = [Replay(experiment, folder, equal) for experiment, folder in (one, other)]
-            return first_difference(*replays, steps=step - equal) or at_checkpoint
+            again = Replay(*one, equal), Replay(*other, equal)
+            return first_difference(*again, steps=step - equal) or at_checkpoint
         equal = step
     return None
 
@@ -224,13 +224,13 @@ def verify_determinism(build: Callable[[], Experiment], steps: int = 20) -> None
 
     Example: `ws.verify_determinism(build, steps=5)`, where `build()` returns a new `ws.Experiment`.
     """
-    experiments = [build(), build()]
-    threads = 1 if experiments[1].threads != 1 else 2
-    replays = [Replay(e, None, 0) for e in (experiments[0], experiments[1].having({"threads": threads}))]
+    one, other = build(), build()
+    threads = 1 if other.threads != 1 else 2
+    runs = Replay(one, None, 0), Replay(other.having({"threads": threads}), None, 0)
     for step in range(steps):
-        batches = [r.inputs for r in replays]
-        if names := different_tensors(*({n: np.asarray(a) for n, a in batch.items()} for batch in batches)):
+        a, b = ({name: np.asarray(array) for name, array in run.inputs.items()} for run in runs)
+        if names := different_tensors(a, b):
             raise UsageError(f"the experiment is not deterministic: the batches of step {step} differ in {names}.")
-        found = first_difference(*replays, steps=1)
+        found = first_difference(*runs, steps=1)
         if found is not None:
             raise UsageError(f"the experiment is not deterministic: {found}.")
