@@ -37,6 +37,7 @@ SHAPES: dict[str, tuple[tuple[int, int, int], int, tuple[int, int], tuple[int, i
     "patches": ((6, 8, 3), 5, (2, 4), (2, 4), True),
     "patches with a margin": ((7, 9, 3), 4, (2, 4), (2, 4), True),
     "pixels": ((4, 3, 5), 6, (1, 1), (1, 1), True),
+    "pixels of vectors": ((4, 3, 8), 16, (1, 1), (1, 1), True),
     "every second pixel": ((5, 4, 3), 2, (1, 1), (2, 2), True),
     "pixels of patches": ((6, 5, 3), 2, (2, 1), (2, 2), True),
     "the whole image": ((3, 4, 2), 7, (3, 4), (1, 1), True),
@@ -83,7 +84,9 @@ def test_padding_and_dilation_remain_convolutions(changes: dict[str, Any]) -> No
 
 def test_convolutions_with_fast_kernels_remain() -> None:
     """Those of few weights are ours, those of many channels in half types the library's, unless of one window."""
+    assert set(OPS) <= set(ops_of(multiply_disjoint_windows(adjoints("every second pixel"), TARGET)))
     assert set(OPS) <= set(ops_of(multiply_disjoint_windows(adjoints("pixels"), TARGET)))
+    assert not set(OPS) & set(ops_of(multiply_disjoint_windows(adjoints("pixels of vectors"), TARGET)))
     left = {"pixels": set(OPS), "the whole image": set[str]()}
     for name, ops in left.items():
         (rows, columns, _), _, window, stride, _ = SHAPES[name]

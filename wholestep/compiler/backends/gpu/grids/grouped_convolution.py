@@ -190,11 +190,10 @@ class GradientTile:
 def gradient_tile(s: GroupedShape, stored: DType, costs: GroupedCosts) -> GradientTile | None:
     lane, size = lane_of(s, stored.size, costs), stored.accumulate.size
     taps = taps_of(s, lane, costs)
-    count = strip_of(s, lane, taps, costs)
-    registers = size // 4 * (count * lane.together * lane.outputs + taps * lane.products)
-    threads = costs.threads if registers <= costs.many_registers else costs.fewer_threads
+    count, threads = strip_of(s, lane, taps, costs), costs.fewer_threads
     all_pairs = s.window[0] * ceil(s.window[1] / taps)
-    lanes = lanes_per_block(lane.count(s), lane.together * lane.outputs * stored.size, costs.most_gradient_lanes)
+    most = max(1, min(costs.most_lanes, costs.gradient_values // (all_pairs * taps * lane.products)))
+    lanes = lanes_per_block(lane.count(s), lane.together * lane.outputs * stored.size, most)
     most = max(1, min(threads // lanes, costs.shared_bytes // (taps * lane.products * lanes * size)))
     pairs = ceil(all_pairs / ceil(all_pairs / most))
     split = min(threads // (lanes * pairs), costs.shared_bytes // (pairs * taps * lane.products * lanes * size))
@@ -204,7 +203,7 @@ def gradient_tile(s: GroupedShape, stored: DType, costs: GroupedCosts) -> Gradie
 
 def most_slices(tile: GradientTile, costs: GroupedCosts) -> int:
     """Slices of the batch's rows whose sums separate blocks compute, for any batch; *bits*."""
-    return max(1, min(costs.most_slices, costs.gradient_blocks // tile.tiles))
+    return max(1, costs.gradient_blocks // tile.tiles)
 
 
 def schedule_grouped_gradient(s: GroupedShape, images: int, stored: DType, costs: GroupedCosts) -> GpuSchedule | None:
