@@ -73,8 +73,8 @@ def render_preparation(w: GpuWriter, step: Preparation) -> None:
     elif step.step == "count":
         w.emit(f"ws_count_digits({counts}, counters, total, {step.shift}, key);")
     else:
-        number = step.shift // 8 + 1  # the last pass writes the first array
-        to = f"(long long *)(scratch + {layout.keys_at((layout.passes - number) % 2)})"
+        passed = step.shift // 8 + 1  # the last pass writes the first array
+        to = f"(long long *)(scratch + {layout.keys_at((layout.passes - passed) % 2)})"
         w.emit(f"ws_place_digits({to}, {counts}, total, {step.shift}, key);")
 
 
