@@ -47,7 +47,7 @@ from wholestep.compiler.frontend.layers.adaptive_pooling import (
     global_avg_pool3d as global_avg_pool3d, global_max_pool1d as global_max_pool1d,
     global_max_pool2d as global_max_pool2d,
 )
-from wholestep.compiler.frontend.layers.pooling_indices import (
+from wholestep.compiler.frontend.layers.pooling import (
     local_response_norm as local_response_norm, max_pool2d_with_indices as max_pool2d_with_indices,
     max_unpool2d as max_unpool2d,
 )
@@ -73,7 +73,7 @@ from wholestep.compiler.frontend.functions.trigonometry import (
     acos as acos, acosh as acosh, asin as asin, asinh as asinh, atan2 as atan2, atanh as atanh, sinc as sinc,
 )
 from wholestep.compiler.frontend.functions.special import digamma as digamma, erfinv as erfinv, lgamma as lgamma
-from wholestep.compiler.frontend.functions.bitwise import (
+from wholestep.compiler.frontend.functions.elementwise import (
     bitwise_and as bitwise_and, bitwise_not as bitwise_not, bitwise_or as bitwise_or, bitwise_xor as bitwise_xor,
     left_shift as left_shift, right_shift as right_shift,
 )
@@ -156,6 +156,9 @@ from wholestep.train import (
     CrossValidation as CrossValidation, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,
     TrainConfig as TrainConfig, TrainHistory as TrainHistory, History as History, find_batch_size as find_batch_size,
     find_lr as find_lr,
+)
+from wholestep.train.replay import (
+    Difference as Difference, Replay as Replay, compare_runs as compare_runs, verify_determinism as verify_determinism,
 )
 from wholestep.train.lint.lint import LintReport as LintReport, lint as lint
 from wholestep.callbacks import (

@@ -59,6 +59,20 @@ def draw(charts: Sequence[Chart], path: Path) -> None:
     figure.savefig(path)
 
 
+def plot_text(values: Sequence[float], width: int, height: int) -> list[tuple[str, str]]:
+    """A curve drawn with dots, as `height` lines of a label (the largest and the smallest value) and a row of dots."""
+    finite = [v for v in values if math.isfinite(v)]
+    low, high = min(finite), max(finite)
+    span, columns = (high - low) or 1.0, min(width, len(values))
+    grid = [[" "] * columns for _ in range(height)]
+    for column in range(columns):
+        value = values[column * (len(values) - 1) // max(columns - 1, 1)]
+        if math.isfinite(value):
+            grid[height - 1 - round((value - low) / span * (height - 1))][column] = "•"
+    labels = [f"{high:.4g}", *[""] * (height - 2), f"{low:.4g}"]
+    return [(label, "".join(row)) for label, row in zip(labels, grid, strict=True)]
+
+
 def svg(charts: Sequence[Chart]) -> str:
     """The charts as a standalone SVG document."""
     drawn = [f'<g transform="translate({WIDTH * i} 0)">{"".join(_chart(p))}</g>' for i, p in enumerate(charts)]

@@ -58,10 +58,10 @@ class CompileOptions:
 
     def plan_key(self) -> str:
         """The options on which a plan depends, as text."""
-        text = f"optimize={self.optimize} fuse={self.fuse}"
+        text = f"optimize={self.optimize} fuse={self.fuse} exactness={self.exactness}"
         if not self.uses_egraph:
             return text
-        return f"{text} exactness={self.exactness} rounds={self.egraph_rounds} nodes={self.egraph_nodes}"
+        return f"{text} rounds={self.egraph_rounds} nodes={self.egraph_nodes}"
 
     @property
     def uses_egraph(self) -> bool:

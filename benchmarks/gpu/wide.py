@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contender import ROOT, BenchmarkError
+from benchmarks.contender import ROOT, THREAD_VARIABLES, BenchmarkError
 from benchmarks.gpu.run import read_results
 from benchmarks.gpu.wide_networks import Architecture, architectures
 from benchmarks.harness import log_line
@@ -64,7 +64,13 @@ def examine_apart(name: str, device: str, limit: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.gpu.wide", name, "--device", device]
     began = time.perf_counter()
     process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "2")},  # several processes share the cores
     )
     try:
         said, complaint = process.communicate(timeout=limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import cycle
 from statistics import median
 from typing import Any
@@ -14,11 +14,9 @@ import wholestep as ws
 from benchmarks.cases.epoch import ROWS, data
 from benchmarks.frameworks.with_wholestep import optimizer_of
 from benchmarks.gpu.cases import GpuCase
-from wholestep.session.inspect.profile import KernelTime
 
 ROUND = 8  # steps of a host round, if that many may be in flight
 PAUSE = 1e-3  # seconds between two polls of a sleeping host
-SLOW, SHORTEST = 5.0, 20e-6  # times its price; seconds of a kernel that is more than its launch and its timer
 
 
 class Stepper:
@@ -57,8 +55,18 @@ class Stepper:
         return [float(self.session.step(**self.batch).loss) for _ in range(count)]
 
     def slow_kernels(self) -> list[dict[str, Any]]:
-        """Kernels that take more than `SLOW` times their price."""
-        return slow_kernels(self.session.profile(self.batch, steps=3).kernels)
+        """Kernels that take several times their price, those that lose most time first, and why."""
+        profile = self.session.profile(self.batch, steps=3)
+        return [
+            {
+                "kernel": k.kernel,
+                "us": round(1e6 * k.seconds, 1),
+                "price_us": round(1e6 * k.expected, 1),
+                "name": k.name,
+                "why": (profile.advice or {}).get((k.program, k.kernel), ""),
+            }
+            for k in profile.slow
+        ]
 
     def measure(self, steps: int) -> float:
         """Seconds of queued launches with one wait of the host at the end."""
@@ -166,15 +174,6 @@ class Update(Stepper):
 
     def losses(self, count: int) -> list[float]:
         return [float(self.session.step().loss) for _ in range(count)]
-
-
-def slow_kernels(kernels: Iterable[KernelTime]) -> list[dict[str, Any]]:
-    """The kernels far above their price, those that lose most time first."""
-    slow = [k for k in kernels if k.seconds > SHORTEST and k.of_expected < 1 / SLOW]
-    return [
-        {"kernel": k.kernel, "us": round(1e6 * k.seconds, 1), "price_us": round(1e6 * k.expected, 1), "name": k.name}
-        for k in sorted(slow, key=lambda k: k.expected - k.seconds)
-    ]
 
 
 def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:

@@ -74,8 +74,7 @@ def _notes(console: Console, name: str, cell: dict[str, Any]) -> None:
     slow = cell.get("slow_kernels", [])
     for kernel in slow[:NAMED]:
         times = kernel["us"] / max(kernel["price_us"], 0.1)
-        console.print(
-            f"{name}: kernel {kernel['kernel']} takes {kernel['us']} us, {times:.0f} times its price: {kernel['name']}"
-        )
+        said = f"takes {kernel['us']} us, {times:.0f} times its price: {kernel['name']}"
+        console.print(f"{name}: kernel {kernel['kernel']} {said}", kernel.get("why", ""))
     if len(slow) > NAMED:
         console.print(f"{name}: {len(slow) - NAMED} more kernels take more than 5 times their price")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +97,18 @@ def test_what_is_measured_of_our_own_calls(monkeypatch: pytest.MonkeyPatch) -> N
             "three epochs of three steps, and one before each run"
         )
         assert small.program._gpu.watch is None
+        assert all(k["us"] > 5 * k["price_us"] and k["name"] for k in small.slow_kernels())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_the_first_step_of_torch_which_compiles_is_undone(optimizer: str) -> None:
+    from benchmarks.gpu.with_torch import Stepper
+
+    found = CASES["mlp_b32_adam"]
+    found = replace(found, cell=replace(found.cell, optimizer=optimizer, rate=1e-2))
+    compiled, fresh = (Stepper(found, "torch_eager", device="cpu") for _ in range(2))
+    assert compiled.compile() == []
+    assert compiled.losses(3) == fresh.losses(3)
 
 
 class Answering:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 import wholestep as ws
 from benchmarks.contender import BenchmarkError
 from benchmarks.frameworks import OURS
-from benchmarks.gpu import run, wide, with_wholestep, zoo, zoo_table
+from benchmarks.gpu import run, wide, zoo, zoo_table
 from benchmarks.gpu.wide_networks import Architecture, architectures
 from tests.benchmarks.test_gpu import Answering
 
@@ -75,16 +74,6 @@ def test_rows_are_chosen_by_the_beginning_of_their_names() -> None:
     assert [case.name for case in zoo_table.cases(["gpt2", "swin"])] == ["swin_t_b32", "gpt2_hf_b8"]
     with pytest.raises(BenchmarkError, match="no network 'gpt5' in the zoo; expected some of mobilenet_v3_large_b64"):
         zoo_table.cases(["gpt5"])
-
-
-def test_kernels_are_slow_beyond_five_times_their_price_if_they_are_more_than_a_launch() -> None:
-    def kernel(number: int, us: float, price: float) -> Any:
-        return SimpleNamespace(
-            kernel=number, seconds=us * 1e-6, expected=price * 1e-6, of_expected=price / us, name="dot"
-        )
-
-    kernels = [kernel(0, 60, 10), kernel(1, 49, 10), kernel(2, 15, 0.1), kernel(3, 27_732, 9.8)]
-    assert [found["kernel"] for found in with_wholestep.slow_kernels(kernels)] == [3, 0]
 
 
 def test_the_own_network_is_the_same_in_both_frameworks() -> None:

@@ -184,7 +184,7 @@ def test_numbers_are_predicted() -> None:
     [
         ({"solver": "lbfgs"}, "Classifier: solver is one of 'adam', 'adamw', 'sgd'; received 'lbfgs'"),
         ({"activation": "softmax"}, "activation is one of 'relu', .* received 'softmax'"),
-        ({"batch_size": 0}, "batch_size is 'auto' or an integer of at least 1; received 0"),
+        ({"batch_size": 0}, "batch_size is 'auto' or at least 1; received 0"),
         ({"max_iter": 0.5}, "max_iter is an integer from 1 to inf; received 0.5"),
         ({"learning_rate_init": -1}, "learning_rate_init is a number from 1e-30 to inf; received -1"),
         ({"dropout": 1.0}, "dropout is a number from 0 to 0.999; received 1.0"),

@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
-        "--device", help="where networks and graphs run: cpu, reference; unless given, now one, now the other"
+        "--device", help="where networks and graphs run: cpu, reference, cuda; unless given, now cpu, now reference"
     )
     parser.add_argument("--index", type=int, help="repeat this case")
     parser.add_argument("--case", help="repeat a case given as JSON, or as a file of it")

@@ -77,20 +77,21 @@ CAPACITIES = (2, 3, 4, 5, 8, 17)
 
 def _draw_input(rng: Random) -> tuple[Shape, int]:
     batch: int | str = rng.choice(["batch", "batch", "batch", 1, 3, 4])
-    time: int | str = rng.choice(["time", 1, 2, 3, 5, 6])
+    time: int | str = rng.choice(["time", 1, 2, 3, 5, 6, 7, 17])
     small = [1, 2, 3, 5, 6, 8, 17]
-    kind = rng.choice(["rows", "series", "time first", "images", "images", "signals", "tokens"])
+    kind = rng.choice(["rows", "series", "series", "time first", *["images"] * 4, "signals", "volumes", "tokens"])
     groups, each = (
         rng.choice([1, 1, 2, 2, 3]),
         rng.choice([1, 2, 3, 16, 17, 18, 20, 24, 31, 32, 33, rng.randint(1, 47)]),
     )
-    height, width = rng.choice([1, 2, 3, 4, 5, 6]), rng.choice([1, 2, 3, 4, 5, 7])
+    height, width = rng.choice([1, 2, 3, 4, 5, 6, 9]), rng.choice([1, 2, 3, 4, 5, 7, 11])
     shapes: dict[str, Shape] = {
         "rows": (batch, rng.choice([1, 2, 3, 6, 8, 16, 17, 31, 33])),
         "series": (batch, time, rng.choice(small)),
         "time first": (time, batch, rng.choice(small)),
         "images": (batch, groups * each, height, width),
         "signals": (batch, groups * each, rng.choice([1, 2, 3, 5, 17])),
+        "volumes": (batch, rng.choice([1, 2, 3, 8, 16]), rng.choice([2, 3, 5]), rng.choice([3, 4]), rng.choice([2, 5])),
         "tokens": (batch, time),
     }
     return shapes[kind], rng.choice([2, 5, 17]) if kind == "tokens" else 0

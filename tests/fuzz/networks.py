@@ -178,7 +178,7 @@ def session_of(
         device=n.device,
         threads=n.threads,
         options=options or ws.CompileOptions(compiler=QUICK, verify=None if n.verify else False),
-        **half,
+        **{"precision": "float32", **half},  # None would round convolutions to tf32 on a GPU
     )
 
 

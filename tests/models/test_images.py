@@ -166,7 +166,7 @@ def test_names_and_shapes_are_torchs(model: ws.nn.Module, twin: nn.Module, milli
     ("make", "text"),
     [
         (lambda: ws.models.lenet5()(np.zeros((2, 1, 32, 32), "f")), r"lenet5 takes images \(batch, 1, 28, 28\)"),
-        (lambda: ws.models.resnet20(option="C"), "option 'A' or 'B' of the paper; received 'C'"),
+        (lambda: ws.models.resnet20(option="C"), "option 'A' or 'B'; received 'C'"),
         (lambda: ws.models.resnet20()(np.zeros((2, 1, 8, 8), "f")), r"takes 3 channels, \(N, 3, H, W\); received"),
         (
             lambda: ws.nn.Conv2d(1, 2, 5)(np.zeros((2, 1, 4, 4), "f")),

@@ -56,7 +56,7 @@ def test_what_a_functional_call_cannot_do_is_told() -> None:
     x = g.input("x", ("batch", 3))
     with pytest.raises(ws.errors.UnknownNameError, match="the module has no parameter 'weights'; it has: weight, bias"):
         ws.nn.functional_call(net, {"weights": x}, x)
-    with pytest.raises(ws.errors.ShapeError, match=r"the parameter 'weight' is float32\[1, 3\]; received float32"):
+    with pytest.raises(ws.errors.ShapeError, match=r"'weight' is float32\[1, 3\]; received float32"):
         ws.nn.functional_call(net, {"weight": x}, x)
     with pytest.raises(
         ws.errors.UsageError, match="functional_call: 'weight' is a tensor of the graph; received ndarray"

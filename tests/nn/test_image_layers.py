@@ -126,7 +126,7 @@ def test_a_network_that_shrinks_and_grows_images_learns(where: dict[str, str]) -
         ),
         (
             lambda: ws.nn.ConvTranspose2d(4, 2, 2, output_padding=1)(IMAGES),
-            "less than the stride .1, 1. or the dilation .1, 1.; received .1",
+            "below stride .1, 1. or dilation .1, 1.; received .1",
         ),
         (lambda: ws.nn.ConvTranspose2d(4, 2, 2, padding=9)(IMAGES), "leaves nothing of 7 x 6 pixels; use less"),
         (lambda: ws.nn.Conv3d(4, 2, 3)(IMAGES), r"takes 4 channels, \(N, 4, D, H, W\); received \(batch, 4, 6, 5\)"),

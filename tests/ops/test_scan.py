@@ -332,7 +332,7 @@ def mistake(body: Any, init: Any = None, xs: Any = "x", **options: Any) -> Calla
 
 
 MISTAKES = {
-    "no pair": (mistake(lambda c, x: c + x), UsageError, r"must return a pair \(carry, y\)"),
+    "no pair": (mistake(lambda c, x: c + x), UsageError, r"must return \(carry, y\)"),
     "another shape": (
         mistake(lambda c, x: (ws.concat([c, x]), None)),
         ShapeError,

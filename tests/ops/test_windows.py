@@ -133,10 +133,10 @@ CONV_ERRORS = {
     "groups": ({"groups": 2}, ShapeError, "groups=2 must divide the 3 channels of the input and the 4"),
     "rank": ({"images": (3, 8, 8)}, ShapeError, r"needs images of shape \(N, C, H, W\); received \(3, 8, 8\)"),
     "weight": ({"weight": (3, 3, 3)}, ShapeError, r"conv2d needs a weight of shape \(O, C / groups, KH, KW\)"),
-    "bias": ({"bias": np.zeros(3, "f4")}, ShapeError, "one value for each of the 4 output channels"),
+    "bias": ({"bias": np.zeros(3, "f4")}, ShapeError, "a bias needs 4 values, one per channel"),
     "same": (
         {"images": (2, 3, "height", 8), "stride": 2, "padding": "same"}, ShapeError,
-        'padding="same" with a stride of 2 needs an image of fixed size; received height',
+        'padding="same" with stride 2 needs a fixed image size; received height',
     ),
     "padding": ({"padding": "full"}, OptionError, 'a pair, "same" or "valid"; received .full'),
     "stride": ({"stride": (1, 2, 3)}, OptionError, r"stride must be an integer or a pair .* received \(1, 2, 3\)"),

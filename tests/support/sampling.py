@@ -29,6 +29,10 @@ COLLECTIVES = (
     *(f"wholestep/compiler/backends/{name}/runtime/simulated_ranks.py" for name in ("cpu", "cuda")),
     *("wholestep/compiler/plan/lower/lower_cluster.py", "wholestep/compiler/runtime/"),
 )
+EXAMPLES = (
+    *("examples/", "wholestep/compiler/frontend/", "wholestep/interop/", "wholestep/session/", *LIBRARY),
+    *(f"wholestep/{name}/" for name in ("callbacks", "data", "models", "train")),
+)
 # Catalogue, by the beginning of its tests' names -> what it is about, by the beginning of paths.
 CATALOGUES: dict[str, tuple[str, ...]] = {
     "tests/compiler/backends/cuda/": (
@@ -54,18 +58,11 @@ CATALOGUES: dict[str, tuple[str, ...]] = {
         *(f"wholestep/train/{name}.py" for name in ("experiment", "step_source", "trainer", "worker_sync")),
         *(f"wholestep/{name}.py" for name in ("data/loader", "data/order", "callbacks/checkpoint", "cli/launch")),
     ),
-    "tests/end_to_end/test_docs.py": (
-        *(
-            "docs/",
-            "examples/",
-            "README.md",
-            "wholestep/compiler/frontend/",
-            "wholestep/interop/",
-            "wholestep/session/",
-        ),
-        *(f"wholestep/{name}/" for name in ("callbacks", "data", "models", "train")),
-        *LIBRARY,
-    ),
+    "tests/compiler/backends/reference/": (*SHARED, *STEPS, "wholestep/compiler/backends/reference/"),
+    "tests/compiler/test_through_every_stage.py": COMPILER,
+    "tests/end_to_end/test_docs.py": ("docs/", "README.md", *EXAMPLES),
+    "tests/end_to_end/test_examples.py": EXAMPLES,
+    "tests/nn/test_layers.py": (*COMPILER, "wholestep/nn/", "wholestep/interop/"),
     "tests/session/test_gpt2_small.py": (*COMPILER, *STEPS, "wholestep/models/", "wholestep/nn/"),
     "tests/session/test_gradients.py": (*COMPILER, *STEPS),
     "tests/session/test_memory_limit.py": (*COMPILER, *STEPS),

@@ -168,7 +168,7 @@ def test_what_the_command_line_sets_is_set_after_the_file(script: Path) -> None:
         ("epochs = 5", ["--epochs", "-1"], "error: epochs=-1: expected"),  # not the file's
         ("hidden = 'wide'", [], "run.toml says hidden = 'wide'"),
         ("epochs: 5", [], "error: run.toml is not valid TOML: Expected '=' after a key in a key/value pair (at line 1"),
-        ("seed = 2026-11-16", [], "error: run.toml: seed is 2026-11-16; expected a number, a text, true, false or a"),
+        ("seed = 2026-11-16", [], "error: run.toml: seed is 2026-11-16; expected numbers, texts, true, false or lists"),
         ("'optimizer.lr' = 1\n[optimizer]\nlr = 2", [], "run.toml says optimizer.lr twice"),
         ("loss_weights.kl = 0.1", [], "loss_weights={'kl': 0.1} is for a loss of several parts"),
         ("", ["--config", "absent.toml"], "error: absent.toml: No such file or directory"),
@@ -343,7 +343,7 @@ def test_resuming_from_the_command_line(script: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["train"], "nothing to train. Name a script, wholestep train examples/mnist.py, or a run, --resume"),
+        (["train"], "nothing to train. Name a script, examples/mnist.py, or a run, --resume"),
         (["train", "absent.py"], "there is no script absent.py"),
         (["train", "small.py", "--set", "optimizer"], "expected name=value, for example optimizer.lr=3e-4"),
         (["train", "small.py", "--set", "optimizer.rate=1"], "AdamW has no 'rate'"),
@@ -384,7 +384,7 @@ def test_a_run_is_not_overwritten(script: Path) -> None:
     assert run("train", "small.py", "--epochs", "1", "--no-progress")[0] == 0
     code, text = run("train", "small.py", "--epochs", "1")
     assert code == 1
-    assert "runs/small holds a run already. Resume it: --resume runs/small" in text.replace("\n", " ")
+    assert "runs/small holds a run. Resume it: --resume runs/small" in text.replace("\n", " ")
 
 
 # -- runs of somebody else ---------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from wholestep.callbacks.loggers import (
 from wholestep.callbacks.stopping import (
     EarlyStopping as EarlyStopping, StepBudget as StepBudget, TimeBudget as TimeBudget,
 )
+from wholestep.callbacks.loss_spikes import LossSpikes as LossSpikes, Spike as Spike
 from wholestep.callbacks.rates import LearningRateScheduler as LearningRateScheduler
 from wholestep.callbacks.checkpoint import ModelCheckpoint as ModelCheckpoint
 from wholestep.callbacks.progress import Progress as Progress

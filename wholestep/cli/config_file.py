@@ -17,9 +17,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(
-            f"{path} is not valid TOML: {error}. Expected lines like epochs = 5, or [optimizer], lr = 3e-4."
-        ) from None
+        raise UsageError(f"{path} is not valid TOML: {error}. Expected lines such as epochs = 5.") from None
     settings: dict[str, Any] = {}
     for name, value in _flatten_table(tables, ""):
         if name in settings:
@@ -27,9 +25,7 @@ def read_config(path: Path) -> dict[str, Any]:
         try:
             json.dumps(value)  # the manifest stores the settings of a run as JSON
         except TypeError:
-            raise UsageError(
-                f"{path}: {name} is {value}; expected a number, a text, true, false or a list of these."
-            ) from None
+            raise UsageError(f"{path}: {name} is {value}; expected numbers, texts, true, false or lists.") from None
         settings[name] = value
     return settings
 

@@ -32,9 +32,7 @@ def launch(
 ) -> None:
     """Run a script on several processes that make each step together."""
     if not script.is_file():
-        raise UsageError(
-            f"there is no script {script}; name a Python file that calls ws.fit(..., workers=ws.Workers())."
-        )
+        raise UsageError(f"there is no script {script}; name one that calls ws.fit(..., workers=ws.Workers()).")
     start((sys.executable, str(script), *context.args), count, hosts, restarts, threads)
 
 

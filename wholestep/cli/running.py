@@ -72,9 +72,7 @@ def train(
         _resume(trusted, resume, epochs, device, exact, progress, overrides)
         return
     if script is None:
-        raise UsageError(
-            "nothing to train. Name a script, wholestep train examples/mnist.py, or a run, --resume runs/mnist."
-        )
+        raise UsageError("nothing to train. Name a script, examples/mnist.py, or a run, --resume runs/mnist.")
     if epochs is not None:
         settings["epochs"] = epochs
     from_file = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
@@ -159,9 +157,7 @@ def _refuse_used(folder: Path) -> None:
     from wholestep.train.checkpoint.folder import checkpoints_in
 
     if checkpoints_in(folder):
-        raise UsageError(
-            f"{folder} holds a run already. Resume it: --resume {folder}; or keep this one elsewhere: --folder NAME."
-        )
+        raise UsageError(f"{folder} holds a run. Resume it: --resume {folder}; or write elsewhere: --folder NAME.")
 
 
 def _fit(run: RunRequest) -> None:

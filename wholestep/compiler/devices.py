@@ -91,10 +91,16 @@ def device_named(name: str, precision: str = "") -> Device:
     return module.make_device(_in_precision(module.default_target() if target is None else target, precision, name))
 
 
+def has_variant(target: Target, precision: str) -> bool:
+    """Does a target, which is not itself a variant, have a variant for this precision?"""
+    targets = FAMILIES.get(target.family, {})
+    return f"{target.name}+{precision}" in (targets_of(target.family) if isinstance(targets, str) else targets)
+
+
 def _in_precision(target: Target, precision: str, device: str) -> Target:
     if not precision or target.name.endswith(f"+{precision}"):
         return target
-    variant = targets_of(target.family).get(f"{target.name}+{precision}") if target.family in FAMILIES else None
+    variant = targets_of(target.family)[f"{target.name}+{precision}"] if has_variant(target, precision) else None
     if variant is None:
         raise OptionError(
             f"precision={precision!r} is for products on an NVIDIA GPU; device={device!r} has no such products. Leave "

@@ -44,6 +44,7 @@ from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 from wholestep.compiler.passes.simplify.fold import fold
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.simplify.pad_sum_to_concat import concat_pad_sums
+from wholestep.compiler.passes.simplify.recognize_attention import recognize_attention
 from wholestep.compiler.passes.simplify.unroll import unroll_inner_loops
 from wholestep.compiler.plan.check.soundness import check
 from wholestep.compiler.plan.memory.peak_memory import Limit
@@ -68,7 +69,8 @@ FLATTEN, SHARD = with_target(merge_batch_axes), with_target(shard_optimizer_stat
 
 STAGES = (
     # Composites that the user wrote as formulas are recognised; unstable formulas are replaced by stable ones.
-    Stage("optimize_forward", (), egraph=True),
+    # First attention: the e-graph knows no laws of half types, and no reshapes between scores and their masks.
+    Stage("optimize_forward", (recognize_attention,), egraph=True),
     # No gradient, call or stop_gradient nodes are left: the step is one graph of ordinary nodes.  If several ranks
     # compute it, it is the graph of one rank, with its collectives.
     Stage(
@@ -108,6 +110,7 @@ STAGES = (
 # optional unless its record says that it is needed (`OwnPass.needed`).
 OPTIONAL = frozenset[Pass | ForTarget](
     (
+        recognize_attention,
         sink_relu_below_pool,
         hoist_casts,
         hoist_projections,
@@ -120,6 +123,8 @@ OPTIONAL = frozenset[Pass | ForTarget](
         sink_row_reshapes,
     )
 )
+# Passes that replace formulas by ops whose bits may differ: `exactness="bitwise"` and `optimize=False` leave them out.
+REASSOCIATING = frozenset[Pass | ForTarget]((recognize_attention,))
 PLAN = "compile"  # span of the last stage, planning: kernels, their order and memory are decided
 
 
@@ -189,7 +194,9 @@ class Compiler:
         return graph
 
     def _apply(self, rewrite: Pass, graph: IRGraph, target: Target) -> IRGraph:
-        """The graph after a pass; the unchanged graph if an optional pass fails."""
+        """The graph after a pass; the unchanged graph if an optional pass fails, or if the options exclude it."""
+        if rewrite in REASSOCIATING and (not self.options.optimize or self.options.exactness == "bitwise"):
+            return graph
         try:
             return self._check(map_over_bodies(rewrite)(graph))
         except Exception as error:

@@ -194,6 +194,12 @@ class DataLoader:
         assert not isinstance(self.source, Stream)
         return len(self.source) if self._visits_every_row else len(self._rows(self.epoch))
 
+    def order(self, epoch: int) -> Rows:
+        """The rows that an epoch visits, in the order of its batches."""
+        if isinstance(self.source, Stream):
+            raise UsageError("an iterable does not number its rows; wrap arrays or a data set with len().")
+        return self._rows(epoch)[: self.rows]
+
     @property
     def shuffles(self) -> bool:
         """Does the order change from epoch to epoch?"""

@@ -75,13 +75,9 @@ class Table:
 
     def take(self, rows: Array) -> Batch:
         """The examples at some rows, in that order."""
-        weights = None if self.weights is None else self.weights[rows]
-        targets = {name: a[rows] for name, a in self.targets.items()}
-        return Batch(
-            _single({name: a[rows] for name, a in self.inputs.items()}, INPUT),
-            _single(targets, TARGET) if targets else None,
-            weights,
-        )
+        part = self.select(rows)
+        targets = _single(part.targets, TARGET) if part.targets else None
+        return Batch(_single(part.inputs, INPUT), targets, part.weights)
 
     def select(self, rows: Array) -> Table:
         """Another table of some of the rows."""
@@ -92,7 +88,7 @@ class Table:
         )
 
 
-def _single(columns: dict[str, Array], name: str) -> Any:
+def _single(columns: Columns, name: str) -> Any:
     return columns[name] if list(columns) == [name] else columns
 
 

@@ -49,9 +49,7 @@ class Workers:
         if self.engine not in ENGINES:
             raise OptionError(f"Workers: engine={self.engine!r}; expected one of {', '.join(map(repr, ENGINES))}.")
         if self.shard not in SHARDS:
-            raise OptionError(
-                f"Workers: shard={self.shard!r}; expected 'optimizer', or None to keep all of it in each."
-            )
+            raise OptionError(f"Workers: shard={self.shard!r}; expected 'optimizer', or None for no sharding.")
         for name, least in (("count", 1), ("data", 1), ("model", 1), ("restarts", 0)):
             value = getattr(self, name)
             if (value is None and name != "restarts") or _is_integer(value, least):

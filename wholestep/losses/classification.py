@@ -5,14 +5,14 @@ from __future__ import annotations
 from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, common_graph, pointwise, ratio
 from wholestep.compiler.frontend.trace import fail, record
-from wholestep.compiler.ir.types import shape_text
-from wholestep.errors import OptionError, ShapeError
+from wholestep.errors import OptionError
 from wholestep.losses.forms import (
     Meaning,
     answers,
     by_score,
     class_axis,
     class_numbers,
+    class_weights,
     classes_last,
     lint,
     need_classes,
@@ -66,7 +66,7 @@ def cross_entropy(
     at = resolve_class_axis("cross_entropy", logits, labels, axis)
     takes_as(logits, Meaning(each=False, axis=at, ignore_index=ignore_index))
     scores = classes_last(logits, at)
-    weights, smoothing = _class_weights(scores, class_weight), _smoothing(scores, label_smoothing)
+    weights, smoothing = class_weights("cross_entropy", scores, class_weight), _smoothing(scores, label_smoothing)
     if labels.dtype.is_float:
         if ignore_index is not None:
             fail(OptionError, "cross_entropy: ignore_index needs class indices; the target holds probabilities.")
@@ -136,21 +136,6 @@ def _reduce_counted(rows: Tensor, importance: Tensor | None, label_weights: Tens
     weights = _times(label_weights, importance)
     assert weights is not None, "one of the two is given"
     return ratio(weighted.sum(), weights.sum())
-
-
-def _class_weights(logits: Tensor, class_weight: Target | None) -> Tensor | None:
-    if class_weight is None:
-        return None
-    weights = as_tensor(class_weight)
-    if not isinstance(class_weight, Tensor):
-        weights = weights.astype(logits.dtype)
-    if weights.shape != logits.shape[-1:]:
-        fail(
-            ShapeError,
-            f"cross_entropy: class_weight has one number for each class, shape {shape_text(logits.shape[-1:])}; "
-            f"received {shape_text(weights.shape)}. For one number for each row use sample_weight=.",
-        )
-    return weights
 
 
 def _smoothing(logits: Tensor, value: Number) -> Tensor | None:
@@ -283,7 +268,7 @@ def focal_loss(
         labels = class_numbers("focal_loss", scores, labels)
         values = class_rows(scores, labels)
         wrong = -fn.expm1(-values)  # 1 - p
-        weights = _class_weights(scores, class_weight)
+        weights = class_weights("focal_loss", scores, class_weight)
         scale = None if weights is None else fn.gather(weights, labels)
     if power is not None:
         values = _power(wrong, power) * values

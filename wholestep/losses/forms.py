@@ -105,6 +105,20 @@ def need_classes(loss: str, scores: Shape, axis: int) -> None:
         )
 
 
+def class_weights(loss: str, scores: Tensor, class_weight: Target | None) -> Tensor | None:
+    """The weights of classes in the dtype of the scores, whose last axis is the classes; None without weights."""
+    if class_weight is None:
+        return None
+    weights = as_tensor(class_weight)
+    if weights.shape != scores.shape[-1:]:
+        fail(
+            ShapeError,
+            f"{loss}: class_weight has one number for each class, shape {shape_text(scores.shape[-1:])}; received "
+            f"{shape_text(weights.shape)}. For one number for each row use sample_weight=.",
+        )
+    return weights.astype(scores.dtype)
+
+
 def resolve_class_axis(loss: str, logits: Tensor, labels: Tensor, axis: int | None) -> int:
     """The class axis of raw scores whose targets are class indices or probabilities."""
     if not labels.dtype.is_float:

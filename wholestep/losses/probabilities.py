@@ -9,7 +9,16 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor, ratio, where
 from wholestep.compiler.frontend.trace import fail, user_line
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, ShapeError, TrainingWarning
-from wholestep.losses.forms import Meaning, answers, class_axis, class_numbers, classes_last, source_of, takes_as
+from wholestep.losses.forms import (
+    Meaning,
+    answers,
+    class_axis,
+    class_numbers,
+    class_weights,
+    classes_last,
+    source_of,
+    takes_as,
+)
 from wholestep.losses.shared import Target, match_target, on_arrays, reduce, spread_weight
 
 LEAST = -100.0  # lower bound of logarithms, as in torch: the loss of a probability of 0 is finite
@@ -52,7 +61,9 @@ def nll_loss(
     logs = classes_last(log_probabilities, at)
     labels, classes = class_numbers("nll_loss", logs, labels), int(logs.shape[-1])
     safe_labels = labels if ignore_index is None else where(labels != ignore_index, labels, 0)
-    weights = _class_weights(class_weight, classes, logs)
+    weights = class_weights("nll_loss", logs, class_weight)
+    if weights is None:
+        weights = as_tensor(1.0).astype(logs.dtype).expand(classes)
     counts = fn.gather(weights, safe_labels)  # the gather also checks the range of the labels
     counts = counts if ignore_index is None else where(labels != ignore_index, counts, 0.0)
     if sample_weight is not None:
@@ -60,17 +71,6 @@ def nll_loss(
     chosen = fn.iota(logs.shape, logs.ndim - 1, safe_labels.dtype) == safe_labels.reshape((*safe_labels.shape, 1))
     rows = where(counts != 0.0, -where(chosen, logs, 0.0).sum(-1), 0.0) * counts
     return ratio(rows.sum(), counts.sum()) if reduction == "mean" else reduce("nll_loss", rows, reduction)
-
-
-def _class_weights(class_weight: Target | None, classes: int, logs: Tensor) -> Tensor:
-    weights = as_tensor(1.0).astype(logs.dtype).expand(classes) if class_weight is None else as_tensor(class_weight)
-    if weights.shape != (classes,):
-        fail(
-            ShapeError,
-            f"nll_loss: class_weight has one number for each class, shape ({classes},); received "
-            f"{shape_text(weights.shape)}. For one number for each row use sample_weight=.",
-        )
-    return weights.astype(logs.dtype)
 
 
 def _lint(loss: str, x: Tensor) -> None:

@@ -136,9 +136,7 @@ class Config:
         for name, value in allowed.items():
             supported = value if isinstance(value, tuple) else (value,)
             if name in self.values and self.values[name] not in supported:
-                raise UsageError(
-                    f"{self.path}: {name} is {self.values[name]!r}, and the model here has {supported[0]!r} alone."
-                )
+                raise UsageError(f"{self.path}: {name} is {self.values[name]!r}; supported is {supported[0]!r}.")
 
     def get(self, name: str, default: Any) -> Any:
         setting = self.values.get(name)
@@ -233,9 +231,7 @@ def _scaling(rotary: Config, config: Config) -> RotaryScaling | None:
     if kind == "linear":
         return RotaryScaling(rotary.positive("factor"))
     if kind != "llama3":
-        raise UsageError(
-            f"{config.path}: rotary positions are scaled by {kind!r}; supported are 'default', 'linear' and 'llama3'."
-        )
+        raise UsageError(f"{config.path}: rotary scaling {kind!r} is none of 'default', 'linear' and 'llama3'.")
     low, high = rotary.real("low_freq_factor"), rotary.real("high_freq_factor")
     if high <= low:
         raise CheckpointError(f"{config.path}: 'high_freq_factor' is above 'low_freq_factor'; they are {high}, {low}.")
@@ -262,9 +258,7 @@ def _bert(config: Config, dtype: object) -> Bert:
     )
     rates = [config.real(name, 0.1, below=1.0) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")]
     if rates[0] != rates[1]:
-        raise UsageError(
-            f"{config.path}: layers have dropout {rates[0]}, attention {rates[1]}; here is one rate: set them equal."
-        )
+        raise UsageError(f"{config.path}: dropout is {rates[0]} of layers, {rates[1]} of attention; set them equal.")
     config.need(classifier_dropout=(None, rates[0]))
     kind = config.architecture("BertModel")
     if kind not in BERT_HEADS:

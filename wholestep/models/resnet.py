@@ -64,9 +64,7 @@ class CifarResNet(Module):
     def __init__(self, n: int, classes: int, option: str, dtype: object) -> None:
         shortcuts: dict[str, Shortcut] = {"A": PadChannels, "B": projection}
         if option not in shortcuts:
-            fail(
-                OptionError, f"the shortcuts of a CIFAR ResNet are option 'A' or 'B' of the paper; received {option!r}."
-            )
+            fail(OptionError, f"the shortcuts of a CIFAR ResNet are option 'A' or 'B'; received {option!r}.")
         shortcut = shortcuts[option]
         self.conv1, self.bn1 = conv3x3(3, 16, 1, dtype), BatchNorm2d(16, dtype=dtype)
         self.layer1 = stage(n, 16, 16, 1, shortcut, dtype)

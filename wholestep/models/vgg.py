@@ -6,6 +6,11 @@ The layers, names and initial weights are torchvision's; the numbers count layer
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import Any
+
 from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.models.alex_net import PooledFeatures
@@ -48,40 +53,22 @@ def vgg11(
     return VGG(11, classes, batch_norm, dropout, width, hidden, dtype)
 
 
-def vgg13(
-    classes: int = 1000,
-    batch_norm: bool = False,
-    dropout: float | Switchable = 0.5,
-    width: int = 64,
-    hidden: int = 4096,
-    dtype: object = "float32",
-) -> VGG:
-    """VGG-13, 133 M parameters; the arguments are those of `vgg11`.  Example: `ws.models.vgg13()`."""
-    return VGG(13, classes, batch_norm, dropout, width, hidden, dtype)
+def _of_layers(layers: int, millions: int) -> Callable[..., VGG]:
+    """A function like `vgg11` for another number of layers."""
+
+    @wraps(vgg11)
+    def network(*args: Any, **named: Any) -> VGG:
+        bound = signature(vgg11).bind(*args, **named)
+        bound.apply_defaults()
+        return VGG(layers, **bound.arguments)
+
+    network.__name__ = network.__qualname__ = f"vgg{layers}"
+    text = f"VGG-{layers}, {millions} M parameters; the arguments are those of `vgg11`."
+    network.__doc__ = f"{text}  Example: `ws.models.vgg{layers}()`."
+    return network
 
 
-def vgg16(
-    classes: int = 1000,
-    batch_norm: bool = False,
-    dropout: float | Switchable = 0.5,
-    width: int = 64,
-    hidden: int = 4096,
-    dtype: object = "float32",
-) -> VGG:
-    """VGG-16, 138 M parameters; the arguments are those of `vgg11`.  Example: `ws.models.vgg16()`."""
-    return VGG(16, classes, batch_norm, dropout, width, hidden, dtype)
-
-
-def vgg19(
-    classes: int = 1000,
-    batch_norm: bool = False,
-    dropout: float | Switchable = 0.5,
-    width: int = 64,
-    hidden: int = 4096,
-    dtype: object = "float32",
-) -> VGG:
-    """VGG-19, 144 M parameters; the arguments are those of `vgg11`.  Example: `ws.models.vgg19()`."""
-    return VGG(19, classes, batch_norm, dropout, width, hidden, dtype)
+vgg13, vgg16, vgg19 = _of_layers(13, 133), _of_layers(16, 138), _of_layers(19, 144)
 
 
 class VGG(PooledFeatures):

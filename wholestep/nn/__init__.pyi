@@ -8,8 +8,8 @@ from wholestep.nn.layers.activations import (
     Softplus as Softplus, Hardswish as Hardswish, SwiGLU as SwiGLU, Tanh as Tanh, Sigmoid as Sigmoid,
     Softmax as Softmax,
 )
-from wholestep.nn.module.call import functional_call as functional_call
-from wholestep.nn.wrappers.precision import in_float32 as in_float32
+from wholestep.nn.module.trace import functional_call as functional_call
+from wholestep.nn.layers.containers import in_float32 as in_float32
 from wholestep.nn.module.regularizers import L1 as L1, L2 as L2, L1L2 as L1L2
 from wholestep.nn.layers.linear import (
     Linear as Linear, Embedding as Embedding, Dropout as Dropout, Dropout1d as Dropout1d, Dropout2d as Dropout2d,
@@ -46,7 +46,7 @@ from wholestep.nn.layers.transformer import (
 )
 from wholestep.nn.layers.recurrent import RNN as RNN, LSTM as LSTM, GRU as GRU
 from wholestep.nn.layers.recurrent_cells import RNNCell as RNNCell, LSTMCell as LSTMCell, GRUCell as GRUCell
-from wholestep.nn.layers.conv_lstm import ConvLSTM2d as ConvLSTM2d
+from wholestep.nn.layers.recurrent import ConvLSTM2d as ConvLSTM2d
 from wholestep.nn.wrappers.lora_adapters import lora as lora, Adapters as Adapters
 from wholestep.nn.wrappers.weight_norms import weight_norm as weight_norm, spectral_norm as spectral_norm
 from wholestep.nn.layers.containers import (

@@ -1,11 +1,17 @@
-"""Classes created at run time for one layer or one network: `pickle` and `copy` recreate them from a recipe."""
+"""Copies of modules without values, and classes created at run time, which `pickle` and `copy` recreate."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
+from wholestep.compiler.frontend.trace import bind_value
 from wholestep.records import dataclass
+
+if TYPE_CHECKING:
+    from wholestep.nn.module.module import Module
 
 
 @dataclass(frozen=True)
@@ -48,3 +54,20 @@ def _class_of(recipe: Any) -> Any:
 def _empty(recipe: Any) -> Any:
     kind = _class_of(recipe)
     return kind.__new__(kind)
+
+
+_is_equal: ContextVar[bool] = ContextVar("_is_equal", default=True)
+
+
+def prepare_copy(module: Module) -> None:
+    """Before a module is copied or pickled: original and copy get the same initial weights, unless independent."""
+    if _is_equal.get():
+        from wholestep.steps.states import pin_origins
+
+        pin_origins(module)
+
+
+def independent_copies(module: Module, count: int) -> list[Module]:
+    """Independent copies of a module without values: the weights of each are drawn by its own name in the network."""
+    with bind_value(_is_equal, False):
+        return [copy.deepcopy(module) for _ in range(count)]

@@ -25,7 +25,7 @@ from wholestep.compiler.frontend.functions.activations import (
     tanhshrink,
     threshold,
 )  # fmt: skip
-from wholestep.compiler.frontend.layers import composites, pooling, pooling_indices
+from wholestep.compiler.frontend.layers import composites, pooling
 from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.layers.window import Sizes
 from wholestep.compiler.frontend.shape.padding import pad as pad_axes
@@ -79,7 +79,7 @@ def max_pool2d(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`ws.max_pool2d` with PyTorch's order of arguments; `return_indices=True` adds the index of each maximum."""
     if return_indices:
-        return pooling_indices.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
+        return pooling.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
     return pooling.max_pool2d(x, kernel_size, stride, padding, ceil_mode, dilation)
 
 
@@ -150,9 +150,7 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """`ws.attention`"""
     if dropout_p:
-        fail(
-            OptionError, "scaled_dot_product_attention: the scores are not dropped; drop the result: ws.dropout(x, p)."
-        )
+        fail(OptionError, "scaled_dot_product_attention drops no scores; drop the result: ws.dropout(x, p).")
     return composites.attention(query, key, value, causal=is_causal, scale=scale, mask=attn_mask)
 
 

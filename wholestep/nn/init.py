@@ -131,9 +131,7 @@ def dirac_(tensor: Any, groups: int = 1) -> Any:
     """Initialize a convolution so that it passes its input through.  Example: `ws.nn.init.dirac_(conv.weight)`."""
     shape: tuple[int, ...] = tuple(getattr(tensor, "shape", ()))
     if not 3 <= len(shape) <= 5 or shape[0] % groups:
-        fail(
-            ShapeError, f"dirac_ takes the weight of a convolution, its outputs divided by groups; received {tensor!r}."
-        )
+        fail(ShapeError, f"dirac_ takes the weight of a convolution, outputs divided by groups; received {tensor!r}.")
     array, each = np.zeros(shape), shape[0] // groups
     for group in range(groups):
         for channel in range(min(each, shape[1])):
@@ -152,7 +150,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     if nonlinearity == "leaky_relu":
         return math.sqrt(2.0 / (1.0 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:
-        fail(OptionError, f"there is no gain for {nonlinearity!r}; there is for: leaky_relu, {', '.join(_GAINS)}.")
+        fail(OptionError, f"no gain is known for {nonlinearity!r}; known are leaky_relu, {', '.join(_GAINS)}.")
     return _GAINS[nonlinearity]
 
 

@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from wholestep.charts import Chart, draw
+from wholestep.charts import Chart, draw, plot_text
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
 
@@ -23,17 +23,8 @@ def table_text(unit: str, points: Points) -> str:
 
 def terminal_plot(unit: str, points: Points) -> str:
     """The curve drawn in characters, `HEIGHT` lines high."""
-    low, high = min(v for _, v in points), max(v for _, v in points)
-    span = high - low or 1.0
-    columns = min(WIDTH, len(points))
-    grid = [[" "] * columns for _ in range(HEIGHT)]
-    for column in range(columns):
-        value = points[column * (len(points) - 1) // max(1, columns - 1)][1]
-        grid[HEIGHT - 1 - round((value - low) / span * (HEIGHT - 1))][column] = "•"
-    labels = [f"{high:.4g}", *[""] * (HEIGHT - 2), f"{low:.4g}"]
-    lines = [f"{label:>10} │{''.join(row)}" for label, row in zip(labels, grid, strict=True)]
-    last = f"{points[-1][0]}"
-    first = f"{points[0][0]}"
+    lines = [f"{label:>10} │{row}" for label, row in plot_text([v for _, v in points], WIDTH, HEIGHT)]
+    first, last, columns = f"{points[0][0]}", f"{points[-1][0]}", min(WIDTH, len(points))
     axis = f"{first}{last:>{max(1, columns - len(first))}}"
     return "\n".join([*lines, f"{'':>10} └{'─' * columns}", f"{unit:>10}  {axis}"])
 

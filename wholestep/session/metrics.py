@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import NonFiniteError, UsageError
 from wholestep.session.running.entry_point import EntryPoint, StepResult
 from wholestep.steps.evaluate import WEIGHT, WEIGHTED
 from wholestep.steps.loss_scale import LOSS_SCALE, SMALLEST
-from wholestep.steps.options import GRAD_NORM, StepOptions, modes_of
+from wholestep.steps.options import BUFFERS, GRAD_NORM, ROW_OUTPUTS, STORED, RowValues, StepOptions, modes_of
 from wholestep.steps.states import first_values
 from wholestep.steps.train import NONFINITE
 
@@ -32,6 +33,7 @@ class EntryMetrics:
 
             self._metrics.append((norm := GradientNorm(), norm.state_name("")))
         self._state, self._plans = state, plans
+        self.row_values = options.per_row if not prefix else RowValues()
         normed = options.gradient_norm or options.clip_norm is not None
         reported = {GRAD_NORM: normed, LOSS_SCALE: options.loss_scale is not None}
         self._reported = [name for name, on in reported.items() if on and not prefix]
@@ -50,7 +52,7 @@ class EntryMetrics:
 
     def reset(self) -> None:
         """Reset the states of all metrics."""
-        prefixes = tuple(name for _, name in self._metrics)
+        prefixes = tuple(name for _, name in self._metrics) + ((BUFFERS,) if self.row_values.capacity else ())
         for plan in self._plans if prefixes else ():
             fresh = first_values(plan, 0)
             for name, _ in plan.states:
@@ -74,6 +76,17 @@ class Measurements:
         """Reset the metrics; `run` does it before each epoch, `evaluate` at each call."""
         if entry in self._programs.measured:
             self._programs.measured[entry].reset()
+
+    def row_values(self) -> dict[str, AnyArray]:
+        """The values of the rows of the epoch so far, in the order of the steps: "loss" and "gradient_norm".
+
+        A session of `ws.fit(..., per_row=...)` stores them; a session of your own returns them from every step.
+        """
+        wanted, state = self._programs.measured["main"].row_values, self._programs.state
+        if not wanted.capacity:
+            raise UsageError("this session stores no values of rows: train with ws.fit(..., per_row=['loss']).")
+        stored = int(state.get(STORED))
+        return {name: state.get(BUFFERS + ROW_OUTPUTS[name])[:stored].copy() for name in wanted.names}
 
     def end_epoch(self) -> dict[str, Any]:
         """For a loop over `step`: return and reset the epoch's metrics, and advance schedules in epochs."""

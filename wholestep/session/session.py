@@ -271,7 +271,7 @@ class Session:
 
     @property
     def precision(self) -> str:
-        """The precision of products: "float32", "tf32", "bfloat16" or "float16"."""
+        """The precision of products: "float32", "tf32", "bfloat16" or "float16"; the report has convolutions' too."""
         return TF32 if self.target.name.endswith(f"+{TF32}") else self._programs.step_options.precision.name
 
     @property
@@ -284,6 +284,7 @@ class Session:
 
     metrics = delegate("_measurements", Measurements.metrics)
     reset_metrics = delegate("_measurements", Measurements.reset_metrics)
+    row_values = delegate("_measurements", Measurements.row_values)
     end_epoch = delegate("_measurements", Measurements.end_epoch)
 
     @property
@@ -297,6 +298,7 @@ class Session:
     backward = delegate("_manual_step", ManualStep.backward)
     clip_gradients = delegate("_manual_step", ManualStep.clip_gradients)
     apply_gradients = delegate("_manual_step", ManualStep.apply_gradients)
+    gradients = delegate("_manual_step", ManualStep.gradients)
     gradient_stats = delegate("_manual_step", ManualStep.gradient_stats)
     print_gradient_stats = delegate("_manual_step", ManualStep.print_gradient_stats)
 

@@ -218,10 +218,7 @@ class Estimator(BaseEstimator, ABC):
                     f"{getattr(self, name)!r}."
                 )
         if self.batch_size != "auto" and (not isinstance(self.batch_size, Integral) or self.batch_size < 1):
-            raise ValueError(
-                f"{type(self).__name__}: batch_size is 'auto' or an integer of at least 1; received "
-                f"{self.batch_size!r}."
-            )
+            raise ValueError(f"batch_size is 'auto' or at least 1; received {self.batch_size!r}.")
 
     # -- scikit-learn --------------------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class SharedNetwork:
         self._holds: object = None  # the owner of the current weights
 
     def restart(self, seed: int) -> None:
-        """Reset the network: initialize the weights by the seed, and set the step count to 0."""
+        """Reset the network: initialize the weights from the seed, and set the step count to 0."""
         drawn = {
             name: materialize(owned.init, owned.shape, owned.dtype, seed, name)
             for name, owned in self.model.named_arrays().items()

@@ -346,6 +346,10 @@ def define_step(
             f"{', '.join(model.updates)} itself. Leave optimizer= out, or declare the loss: g.set_outputs([loss])."
         )
     model.need_penalties()
+    if options.per_row.names:
+        from wholestep.steps.row_values import check_row_options  # imported here because it imports autodiff
+
+        check_row_options(options)
     options = with_parts(options, model)
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         from wholestep.optim.core.names import get  # imported here because most callers pass an optimizer

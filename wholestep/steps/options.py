@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 NONFINITE = ("ignore", "skip", "raise")
 RATE = "optimizer.lr"
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+ROW_LOSS, ROW_NORM = "row_loss", "row_gradient_norm"
+BUFFERS = "metrics.row_values."  # prefix of the states that store the values of an epoch
+STORED = f"{BUFFERS}rows"  # the number of rows stored so far
+ROW_OUTPUTS = {"loss": ROW_LOSS, "gradient_norm": ROW_NORM}  # the names of `per_row=`, and the outputs of the step
 GRAD_NORM = "grad_norm"  # the global norm of gradients, in results and logs
 
 
@@ -34,6 +38,14 @@ class Measure:
     metric: Metric
     prediction: str | None = None
     target: str | None = None
+
+
+@dataclass(frozen=True)
+class RowValues:
+    """What a step computes for every row, and the rows of an epoch that it stores; 0: they are outputs alone."""
+
+    names: tuple[str, ...] = ()
+    capacity: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ class StepOptions:
     loss_scale: LossScale | None = None
     gradient_norm: bool = False  # report the global norm of gradients
     memory: int | float | None = None  # the limit in bytes, or as a fraction of the peak without a limit
+    per_row: RowValues = RowValues()  # values of every row
     parts_per_batch: int = 1  # micro-batches that `memory=` splits each batch into
 
     def __post_init__(self) -> None:
@@ -108,7 +121,7 @@ def as_loss_scale(value: object, precision: DType) -> LossScale | None:
     return value or (LossScale() if precision == float16 else None)
 
 
-def precision_of(model: object, precision: str, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
+def precision_of(model: object, precision: str | None, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
     """The dtype of products, and the loss scale that it needs."""
     half = as_precision(precision)
     if not isinstance(model, Step):
@@ -224,6 +237,16 @@ def bytes_of(memory: object) -> int:
     if size < 1:
         raise OptionError(f"memory={memory!r}: expected a number of bytes, or a text such as '2GB' or '512MiB'.")
     return size
+
+
+def as_row_values(names: Sequence[str] | RowValues) -> RowValues:
+    """The names of `per_row=`, without duplicates; OptionError for another name."""
+    if isinstance(names, RowValues):
+        return names
+    chosen = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
+    if unknown := [name for name in chosen if name not in ROW_OUTPUTS]:
+        fail(OptionError, f"per_row={unknown}: expected some of {', '.join(map(repr, ROW_OUTPUTS))}.")
+    return RowValues(chosen)
 
 
 def as_memory_limit(value: object) -> int | float | None:

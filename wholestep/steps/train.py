@@ -99,6 +99,10 @@ def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, options: Ste
         fail(GraphError, f"the output {name!r} has the name of a value of clipping or nonfinite=; rename it.")
     outputs = tuple(ir.Output(name, t.node) for name, t in extra.items())
     done = ir.IRGraph((*done.outputs, *outputs), done.updates, done.inputs)
+    if options.per_row.names:
+        from wholestep.steps.row_values import with_row_values  # imported here because it imports autodiff
+
+        done = with_row_values(step, done, slopes.loss, grads, options.per_row)
     skipping = _skip_bad_steps(step, done, extra[NONFINITE]) if NONFINITE in extra else done
     return replace(skipping, updates=(*skipping.updates, *(ir.Update(s.name, value.node) for s, value in scale)))
 

@@ -20,6 +20,7 @@ from wholestep.metrics import LossTracker, Metric
 from wholestep.nn.module.module import Module
 from wholestep.session import Session
 from wholestep.session.building.build import build_measuring_session
+from wholestep.session.running.prediction import room
 from wholestep.steps.options import as_measures
 from wholestep.steps.states import state_with_numbers, structure
 from wholestep.train.data.data_spec import DataSpec
@@ -71,7 +72,7 @@ def evaluate(
     table = table_of(encoded)
     described = DataSpec(model, table.take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
     described.check(DataLoader(table, shuffle=False))
-    rows = _power_of_two(len(table))
+    rows = room(len(table))
     session, names = _session(model, described, rows, metrics, min(batch_size, rows), device)
     described.check_classes(session, table)
     results = session.evaluate_all(table.columns)
@@ -105,10 +106,6 @@ def _of_batches(
 def _keeps_rows(metrics: Any) -> bool:
     """Does any metric store all rows?"""
     return any(m.metric.with_capacity(1) is not m.metric for m in as_measures(metrics or ()))
-
-
-def _power_of_two(rows: int) -> int:
-    return 1 << max(rows - 1, 0).bit_length()
 
 
 def _session(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
@@ -15,6 +15,7 @@ from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
+from wholestep.data.sources import Stream
 from wholestep.data.table import Table
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.nn.layers.table_encoding import encoding_metadata
@@ -25,7 +26,7 @@ from wholestep.options import CompileOptions, read_launch
 from wholestep.session import Session, build_session
 from wholestep.session.building.arguments import need_workers, shared_arguments
 from wholestep.steps.loss_scale import LossScale
-from wholestep.steps.options import as_measures, modes_of
+from wholestep.steps.options import RowValues, as_measures, as_row_values, modes_of
 from wholestep.steps.states import seed_or_default
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
@@ -107,10 +108,13 @@ class Experiment:
         clip_value: clip every element of the gradients to [-clip_value, clip_value], before `clip_norm`.
         gradient_norm: log `grad_norm`, the mean over an epoch's steps of the global norm of gradients, before
             `clip_norm`, with which it is logged anyway.
+        per_row: record the "loss" and the "gradient_norm" of every row in every epoch: `history.per_row`, and
+            `history.suspects(20)`, the rows that pulled most on the weights.
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
             "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
             a model that replaces them.
-        precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as for `ws.build_session`.
+        precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as for `ws.build_session`; None: float32, of
+            which convolutions on a GPU read 10 bits of the mantissa, as in PyTorch by default.
         loss_scale: the loss scaling of float16, `ws.LossScale()` unless given; history and progress show the scale.
         memory: the most bytes that a step may use, "5.5GB", or a fraction of its peak without a limit, 0.7, as for
             `ws.build_session`.
@@ -168,8 +172,9 @@ class Experiment:
     clip_norm: float | None = None
     clip_value: float | None = None
     gradient_norm: bool = False
+    per_row: Sequence[str] = ()
     nonfinite: str = "raise"
-    precision: str = "float32"
+    precision: str | None = None
     loss_scale: LossScale | None = None
     memory: int | float | str | None = None
     shuffle: bool = True
@@ -290,6 +295,7 @@ class Experiment:
             schedule=resolve_schedule(self.schedule, self.epochs, updates, modes_of(as_measures(self.metrics))),
             metrics=with_room(self.metrics, rows_to_measure(loader, held)),
             batch_size=batch_capacity(loader, described.batch.rows, exact=self.per_micro_batch),
+            per_row=_row_values(self.per_row, loader),
             gradient_norm=self.gradient_norm or self.clip_norm is not None,
             nonfinite="skip" if self.nonfinite == "skip" else "ignore",  # the trainer examines the losses it reads
         )
@@ -308,6 +314,16 @@ class Experiment:
             "batch_size": loader.batch_size,
             **(encoding_metadata(self.model) if isinstance(self.model, Module) else {}),
         }
+
+
+def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:
+    """The values of rows, with room for those of an epoch."""
+    wanted = as_row_values(names)
+    if not wanted.names:
+        return wanted
+    if isinstance(loader.source, Stream):
+        raise UsageError("per_row= needs data whose rows have numbers: arrays, frames, or a data set with len().")
+    return replace(wanted, capacity=loader.rows)
 
 
 def _progress(asked: bool | str) -> Progress:

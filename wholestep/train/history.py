@@ -16,9 +16,10 @@ import numpy as np
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
 from wholestep.callbacks.run import EpochStats, is_count, is_detail, is_measure, is_number
-from wholestep.charts import Chart, Curve, draw
+from wholestep.charts import Chart, Curve, draw, plot_text
 from wholestep.errors import InputError, UnknownNameError, UsageError
 from wholestep.schedules.monitor_modes import canonical
+from wholestep.train.row_history import RowHistory, Suspect
 
 
 @dataclass
@@ -33,10 +34,18 @@ class TrainHistory:
     epochs: list[EpochStats] = field(default_factory=list)
     stopped_by: str = ""  # why the run ended before its last epoch; "" if it did not
     validations: list[EpochStats] = field(default_factory=list)  # validations inside epochs
+    per_row: RowHistory = field(default_factory=RowHistory, compare=False)  # of `per_row=`; not stored in files
 
     def final_loss(self) -> float | None:
         """The mean loss of the last epoch, a partial one too, or None before the first step."""
         return self.epochs[-1].avg_loss if self.epochs else None
+
+    def suspects(self, count: int) -> list[Suspect]:
+        """The rows of the training data that pulled most on the weights (`per_row=`), such as wrong labels.
+
+        Example: `ws.fit(..., per_row=["loss", "gradient_norm"]).suspects(20)`.
+        """
+        return self.per_row.suspects(count)
 
     @property
     def names(self) -> list[str]:
@@ -138,8 +147,7 @@ class TrainHistory:
             [f"{e.epoch}{' (part)' if e.partial else ''}", *(short(name, self[name][i]) for name in names)]
             for i, e in enumerate(self.epochs)
         ]
-        widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
-        return "\n".join("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in (head, *body))
+        return align_right([head, *body])
 
 
 _KEYS = {"stopped_by", "epochs", "validations"}
@@ -189,19 +197,17 @@ def _bars(values: list[float]) -> str:
 
 def text_plot(name: str, values: list[float], width: int = 60, height: int = 10) -> str:
     """A curve drawn with dots, `height` lines high."""
-    finite = [v for v in values if isfinite(v)]
-    if not finite:
+    if not any(map(isfinite, values)):
         return f"{name}: no finite values"
-    low, high = min(finite), max(finite)
-    span, columns = (high - low) or 1.0, min(width, len(values))
-    grid = [[" "] * columns for _ in range(height)]
-    for c in range(columns):
-        value = values[c * (len(values) - 1) // max(columns - 1, 1)]
-        if value in finite:
-            grid[round((high - value) / span * (height - 1))][c] = "•"
-    labels = [f"{high:.4g}", *[""] * (height - 2), f"{low:.4g}"]
-    edge = max(map(len, labels))
-    return "\n".join([name, *(f"{label.rjust(edge)} │{''.join(row)}" for label, row in zip(labels, grid, strict=True))])
+    lines = plot_text(values, width, height)
+    edge = max(len(label) for label, _ in lines)
+    return "\n".join([name, *(f"{label.rjust(edge)} │{row}" for label, row in lines)])
+
+
+def align_right(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as columns of equal width, right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
 
 
 def _charts(epochs: Sequence[int], curves: Mapping[str, list[float]]) -> list[Chart]:

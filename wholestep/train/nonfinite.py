@@ -11,12 +11,12 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.callbacks.run import EpochStats, Position
+from wholestep.callbacks.run import EpochStats, Position, advance
 from wholestep.compiler.ir.types import letter_of
 from wholestep.errors import NonFiniteError, OptionError
 
@@ -104,13 +104,11 @@ class LossWatch:
         if not bad or self.policy == "ignore":
             return after
         if self.policy == "raise":
-            at = Position(before.epoch, before.step + bad[0])
-            done = _sum_of(before, losses[: bad[0]], rows[: bad[0]])
-            self._record(at, done)
+            at = advance(before, losses[: bad[0]], rows[: bad[0]])
+            self._record(at)
             raise NonFiniteError(self._report(at, float(losses[bad[0]])))
         fine = np.isfinite(losses)
-        total, count = _sum_of(before, losses[fine], rows[fine])
-        return Position(before.epoch, after.step, total, count)
+        return replace(advance(before, losses[fine], rows[fine]), step=after.step)
 
     def end_epoch(self, stats: EpochStats, *, last: bool) -> None:
         """Raise NonFiniteError if the last update of an epoch made parameters non-finite, which no loss shows yet."""
@@ -121,9 +119,9 @@ class LossWatch:
                 self._text(f"after epoch {stats.epoch} {_are(names)}", *self._inspect_weights(at, made=False))
             )
 
-    def _record(self, at: Position, done: tuple[float, int]) -> None:
+    def _record(self, at: Position) -> None:
         """Record the finite part of the epoch in the history."""
-        mean = done[0] / done[1] if done[1] else math.nan
+        mean = at.loss_sum / at.rows if at.rows else math.nan
         self.trainer.history.epochs.append(EpochStats(at.epoch, mean, at.step, {"loss": mean}, partial=True))
 
     # -- the cause -----------------------------------------------------------------------------------------------
@@ -265,11 +263,3 @@ def _of_inputs(batch: Mapping[str, Any]) -> str:
             row = int(np.argwhere(~np.isfinite(values))[0][0]) if values.ndim else 0
             return f"the input {name!r} has values that are not finite, first in row {row} of the batch"
     return ""
-
-
-def _sum_of(before: Position, losses: Any, rows: Any) -> tuple[float, int]:
-    total, count = before.loss_sum, before.rows
-    for loss, size in zip(losses.tolist(), rows.tolist(), strict=True):
-        total += loss * size
-        count += size
-    return total, count

@@ -14,7 +14,7 @@ import numpy as np
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.list import CallbackList
-from wholestep.callbacks.run import EpochStats, Position, Run, StepMetrics, Value
+from wholestep.callbacks.run import EpochStats, Position, Run, StepMetrics, Value, advance
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import InputError, NonFiniteError, OptionError, UsageError
@@ -36,6 +36,7 @@ from wholestep.train.learning_rates import (
     rate_used,
 )
 from wholestep.train.nonfinite import LossWatch, policy_of
+from wholestep.train.row_history import RowEpoch
 from wholestep.train.signals import finish_before_exit
 from wholestep.train.step_source import Loader, StepSource, arrays_of, need_batches
 from wholestep.train.worker_sync import agree, end_together
@@ -122,6 +123,7 @@ class Trainer:
                     if stats.partial:
                         self.history.epochs.append(stats)
                         break
+                    self._record_rows(loader, epoch)
                     self._watch.end_epoch(stats, last=epoch == epochs - 1)
                     self._end_epoch(run, stats)
             except BaseException as error:
@@ -171,6 +173,12 @@ class Trainer:
             numbers=self._so_far,
         )
 
+    def _record_rows(self, loader: Loader, epoch: int) -> None:
+        """Add the values of the epoch's rows to the history, if the session stores them."""
+        if self.feed.step_options.per_row.capacity and isinstance(loader, DataLoader):
+            values = self.session.row_values()
+            self.history.per_row.epochs.append(RowEpoch(epoch, loader.order(epoch), values))
+
     def _end_epoch(self, run: Run, stats: EpochStats) -> None:
         if added := self.callbacks.epoch_numbers(stats.epoch):
             stats = replace(stats, logs={**stats.logs, **added})
@@ -199,7 +207,7 @@ class Trainer:
             for part in self.feed.of_epoch(loader, epoch, start, self._every(), self._pause):
                 if in_memory and isinstance(loader, DataLoader):
                     self.feed.seek(loader, epoch, part.end)
-                before, at = at, _advance(at, part.losses, part.rows)
+                before, at = at, advance(at, part.losses, part.rows)
                 self._watch.check_growth(at, part.losses)
                 if not isfinite(at.loss_sum):
                     at = self._watch.judge(before, at, part.losses, part.rows)
@@ -327,14 +335,3 @@ def check_epochs(epochs: object) -> None:
 def _with_own_position(loader: Loader) -> Loader:
     """A copy of the loader, so that the user's keeps its position."""
     return copy(loader) if isinstance(loader, DataLoader) else loader
-
-
-def _advance(at: Position, losses: Any, rows: Any) -> Position:
-    """The position after some steps.  Losses are added one by one, so that the division into slices does not change the
-    sum.
-    """
-    total, count = at.loss_sum, at.rows
-    for loss, size in zip(losses.tolist(), rows.tolist(), strict=True):  # for few values this is faster than NumPy
-        total += loss * size
-        count += size
-    return Position(at.epoch, at.step + len(losses), total, count)

@@ -56,7 +56,7 @@ MISTAKES = {
         "Write: return y, gradient",
     ),
     "a tensor for a function": (lambda: called(lambda x: (x, x)), UsageError, "must return its value and a function"),
-    "no tensor": (lambda: called(in_words), UsageError, "the value of in_words must be a tensor, .*; it returned 'x'"),
+    "no tensor": (lambda: called(in_words), UsageError, "in_words must return a tensor, .*; it returned 'x'"),
     "no float": (lambda: called(lambda x: (x > 0, lambda g: g)), UsageError, "<lambda> returns no float tensor"),
     "too few": (
         lambda: called(lambda x, w: (x @ w, lambda g: g @ w.T), "x", "w"),
@@ -92,7 +92,7 @@ MISTAKES = {
     "arity": (
         lambda: called(two_results),
         UsageError,
-        "the gradient of two_results is called with one upstream gradient per output, 2 in all, but: too many",
+        "the gradient of two_results gets one upstream gradient per output, 2 in all: too many",
     ),
     "a parameter from outside": (
         lambda: called(lost),

@@ -17,9 +17,7 @@ def test_names_are_unique_and_not_empty(kind):
     g = ws.Graph()
     make = getattr(g, kind)
     make("a", (2,))
-    with pytest.raises(
-        GraphError, match=rf"(?s)'a' is already used by the {kind} declared at .*test_graph\.py:\d+: make"
-    ):
+    with pytest.raises(GraphError, match=rf"(?s)'a' is already used by the {kind} at .*test_graph\.py:\d+: make"):
         make("a", (2,))
     with pytest.raises(GraphError, match="non-empty string; received ''"):
         make("", (2,))
@@ -75,7 +73,7 @@ def test_bad_outputs():
     g = ws.Graph()
     x = g.input("x", (3,))
     for wrong in (x, [], {}):
-        with pytest.raises(GraphError, match="a list of tensors whose first is the loss"):
+        with pytest.raises(GraphError, match="a list of tensors, the loss first"):
             g.set_outputs(wrong)
     with pytest.raises(GraphError, match="needs tensors; received 3"):
         g.set_outputs([3])
@@ -105,9 +103,9 @@ def test_what_lives_between_steps_has_a_fixed_size_and_is_trained_as_float():
     g = ws.Graph()
     with pytest.raises(ShapeError, match="fixed size"):
         g.parameter("w", ("batch", 3))
-    with pytest.raises(DTypeError, match="float dtype"):
+    with pytest.raises(DTypeError, match="not a float"):
         g.parameter("w", (3,), dtype="int32")
-    with pytest.raises(OptionError, match="not an initialiser"):
+    with pytest.raises(OptionError, match="is no initialiser"):
         g.parameter("w", (3,), init="zeros")
     with pytest.raises(DTypeError, match=r"(?s)not a dtype.*test_graph\.py"):
         g.input("x", (3,), "complex64")

@@ -96,7 +96,7 @@ def test_what_has_no_meaning_is_refused():
     g = ws.Graph()
     with pytest.raises(ShapeError, match="orthogonal needs at least two axes; 'w' has shape"):
         g.parameter("w", (3,), init=ws.init.orthogonal())
-    with pytest.raises(ShapeError, match=r"'w' has 6 elements, shape \(2, 3\); init holds 5 values"):
+    with pytest.raises(ShapeError, match=r"'w' has 6 elements, shape \(2, 3\); init has 5 values"):
         g.parameter("w", (2, 3), init=np.zeros(5))
     with pytest.raises(OptionError, match="std must be above 0; received -1"):
         ws.init.normal(std=-1)

@@ -190,14 +190,14 @@ def test_weak_operands_adopt_the_tensors_dtype():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda g, x, i: i + 0.5, r"0\.5 is a float, but the tensor is int32\. Cast the tensor first"),
+        (lambda g, x, i: i + 0.5, r"0\.5 is a float, but the tensor is int32\. Cast it first"),
         (lambda g, x, i: i * g.scalar("r", 1.0), r"runtime scalar is a float, but the tensor is int32"),
         (lambda g, x, i: x + i, r"float32\[3\] and int32\[3\]; dtypes are never mixed"),
         (lambda g, x, i: x + g.input("d", (3,), "float64"), r"float32\[3\] and float64\[3\]"),
         (lambda g, x, i: x + np.zeros(3), r"Cast the array, array\.astype\(np\.float32\)"),
         (lambda g, x, i: i.mean(), r"mean needs a float tensor; received int32\[3\]"),
         (lambda g, x, i: i + 2**40, r"does not fit into int32"),
-        (lambda g, x, i: x[x > 0], r"Select with ws\.where instead of a mask"),
+        (lambda g, x, i: x[x > 0], r"For a mask use ws\.where"),
     ],
 )
 def test_dtypes_are_never_mixed_silently(make, text):

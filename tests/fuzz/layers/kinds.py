@@ -58,24 +58,34 @@ def _extent(size: int, kernel: int, stride: int, padding: int, dilation: int) ->
 
 
 def conv(shape: Shape, groups: int, each: int, kernel: list[int], stride: int, padding: int, dilation: int, bias: bool):
-    """1d over three axes, 2d over four; `each` output channels a group.  Groups that do not divide become 1."""
+    """1d over three axes, 2d over four, 3d over five; `each` output channels a group.  Groups that do not divide become
+    1; a kernel of fewer axes is as wide in the others.
+    """
     space = len(shape) - 2
-    if space not in (1, 2) or not fixed(shape, *range(1, len(shape))):
+    kernel = [*kernel, *kernel[-1:] * space][:space]
+    if space not in CONVOLUTIONS or not fixed(shape, *range(1, len(shape))):
         return None
     channels, groups = shape[1], groups if shape[1] % groups == 0 else 1
     sizes = [_extent(n, k, stride, padding, dilation) for n, k in zip(shape[2:], kernel)]
     if min(sizes) < 1:
         return None
-    window = tuple(kernel[:space]) if space == 2 else kernel[0]
+    window = kernel[0] if space == 1 else tuple(kernel)
     options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "bias": bias}
-    ours, theirs = (ws.nn.Conv2d, torch.nn.Conv2d) if space == 2 else (ws.nn.Conv1d, torch.nn.Conv1d)
+    ours, theirs = CONVOLUTIONS[space]
     outputs = groups * each
     made = ours(channels, outputs, window, **options), theirs(channels, outputs, window, **options)
     return Made(*made, (shape[0], outputs, *sizes))
 
 
+CONVOLUTIONS = {
+    1: (ws.nn.Conv1d, torch.nn.Conv1d),
+    2: (ws.nn.Conv2d, torch.nn.Conv2d),
+    3: (ws.nn.Conv3d, torch.nn.Conv3d),
+}
+
+
 def draw_conv(rng: Random, shape: Shape) -> dict[str, Any] | None:
-    if len(shape) not in (3, 4) or not fixed(shape, *range(1, len(shape))):
+    if len(shape) not in (3, 4, 5) or not fixed(shape, *range(1, len(shape))):
         return None
     divisors = [g for g in range(1, shape[1] + 1) if shape[1] % g == 0]
     groups = rng.choice([1, rng.choice(divisors), shape[1]])
@@ -83,7 +93,7 @@ def draw_conv(rng: Random, shape: Shape) -> dict[str, Any] | None:
     return {
         "groups": groups,
         "each": each,
-        "kernel": [rng.choice([1, 2, 3, 3]), rng.choice([1, 2, 3, 3])],
+        "kernel": [rng.choice([1, 2, 3, 3]), rng.choice([1, 2, 3, 3]), rng.choice([1, 2, 3])],
         "stride": rng.choice([1, 1, 2, 3]),
         "padding": rng.choice([0, 1, 1, 2]),
         "dilation": rng.choice([1, 1, 1, 2]),

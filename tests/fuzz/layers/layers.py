@@ -12,11 +12,11 @@ from random import Random
 import torch
 
 import wholestep as ws
-from tests.fuzz.layers import kinds, kinds_of_axes, kinds_of_images, twins
+from tests.fuzz.layers import kinds, kinds_of_axes, kinds_of_blocks, kinds_of_images, twins
 from tests.fuzz.layers.layer import Layer, Made, Row, Shape, elements, fixed
 
 LARGEST = 6000  # elements of a tensor, with 8 for each symbolic dimension
-ROWS: dict[str, Row] = kinds.ROWS | kinds_of_axes.ROWS | kinds_of_images.ROWS
+ROWS: dict[str, Row] = kinds.ROWS | kinds_of_axes.ROWS | kinds_of_images.ROWS | kinds_of_blocks.ROWS
 
 
 def make(layer: Layer, shape: Shape) -> Made | None:
@@ -95,6 +95,7 @@ ROW_WISE = frozenset(
         "linear",
         "linears",
         "conv",
+        "depthwise",
         "pool",
         "global pool",
         "layer norm",

@@ -121,7 +121,7 @@ ANSWERED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         r"received a OneGradient|a list.*Take one out",
     ),
     "its mean": (lambda: gradient_of_one().mean(), UsageError, r"\(slope,\) = ws\.gradients\(loss, w\)"),
-    "twice it": (lambda: gradient_of_one() * 2, UsageError, r"ws\.gradients gives a list, here of one gradient"),
+    "twice it": (lambda: gradient_of_one() * 2, UsageError, r"ws\.gradients gives a list: take the gradient out"),
     "tensors in a list": (
         lambda: ws.std([*gradient_of_one()]),
         UsageError,

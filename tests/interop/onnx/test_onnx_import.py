@@ -273,7 +273,7 @@ def test_what_a_file_cannot_mean_is_said() -> None:
         odd.predict(np.ones((2, 3), np.float32))
     with pytest.raises(UsageError, match=r"ONNX opset 11; 13 to 28 are read.*convert_version"):
         network_of([node("Neg", ["x"], ["y"])], {"x": [2]}, opset=11)
-    with pytest.raises(CheckpointError, match=r"node 'y' \(Neg\) reads 'z', which nothing before it gives"):
+    with pytest.raises(CheckpointError, match=r"node 'y' \(Neg\) reads 'z', which nothing gives"):
         network_of([node("Neg", ["z"], ["y"])], {"x": [2]})
     with pytest.raises(TypeError, match="'x' of these bytes is of int8; read are"):
         network_of([node("Neg", ["x"], ["y"])], {"x": [2]}, kind=TensorProto.INT8)
@@ -289,7 +289,7 @@ def test_files_that_lack_or_exceed_something_are_refused() -> None:
         "its input is missing": [node("Shape", [""], ["s"]), node("Reshape", ["x", "s"], ["y"])],
         "it needs 2 inputs": [node("Add", ["x"], ["y"])],
         "it takes at most 1 inputs": [node("Neg", ["x", "x"], ["y"])],
-        "windows of 1000000 x 3 elements are too large": [node("LpPool", ["x"], ["y"], kernel_shape=[10**6, 3])],
+        "windows of 1000000 x 3 elements; at most": [node("LpPool", ["x"], ["y"], kernel_shape=[10**6, 3])],
         "LRN over 1000000 of 2 channels": [node("LRN", ["x"], ["y"], size=10**6)],
     }.items():
         net = network_of(nodes, x)
@@ -328,7 +328,7 @@ def test_damaged_files_are_refused_or_read_never_worse() -> None:
 def test_absurd_shapes_and_wrong_second_files(tmp_path: Path) -> None:
     model = model_of([node("Add", ["x", "w"], ["y"])], {"x": ["N", 2]}, {"w": floats(2)})
     model.graph.initializer[0].dims[:] = [2**50, 2**50]
-    with pytest.raises(CheckpointError, match=r"'w' of these bytes has the shape .*, which is not a valid shape"):
+    with pytest.raises(CheckpointError, match=r"'w' of these bytes has the invalid shape"):
         ws.from_onnx(model.SerializeToString())
     model.graph.initializer[0].dims[:] = [3]
     with pytest.raises(CheckpointError, match="these bytes is not a valid ONNX file"):

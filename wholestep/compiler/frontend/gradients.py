@@ -53,10 +53,7 @@ class OneGradient(list[Tensor]):
 
     def _refuse(self, *_: object) -> NoReturn:
         name = self[0].name.removesuffix(".grad") or "x"
-        fail(
-            UsageError,
-            f"ws.gradients gives a list, here of one gradient: take it out, (slope,) = ws.gradients(loss, {name}).",
-        )
+        fail(UsageError, f"ws.gradients gives a list: take the gradient out, (slope,) = ws.gradients(loss, {name}).")
 
     __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __truediv__ = __neg__ = __pow__ = _refuse
     __matmul__ = __rmatmul__ = __array__ = _refuse
@@ -80,10 +77,7 @@ def _record(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
     for p in params:
         if p.node not in reachable:
             name = repr(p.name) if p.name else repr(p)
-            fail(
-                GradientError,
-                f"the loss does not depend on {name}, so it has no gradient. Use it, or remove it from params.",
-            )
+            fail(GradientError, f"the loss does not depend on {name}. Use it, or remove it from params.")
     graph = common_graph(loss, *params)
     node = record("gradient", [loss.node, *(p.node for p in params)])
     names = [f"{p.name}.grad" if p.name else "" for p in params]

@@ -113,10 +113,7 @@ class Graph:
                 f"the {op} {full!r} has shape {shape_text(kind.shape)}; a state needs a fixed size.",
             )
         if op == "parameter" and not kind.dtype.is_float:
-            fail(
-                DTypeError,
-                f"the parameter {full!r} is {kind}; parameters need a float dtype. Use g.state for other values.",
-            )
+            fail(DTypeError, f"the parameter {full!r} is {kind}, not a float. Use g.state for other values.")
         if op == "parameter" and kind.dtype.is_half:
             fail(DTypeError, half_parameter_error(f"the parameter {full!r} is {kind}"))
         initializer = initializers.default(kind.shape) if init is None else initializers.as_initializer(init)
@@ -161,10 +158,7 @@ class Graph:
             fix = "choose another"
             if name in self.owners:
                 fix = "choose another, or use a prefix for all names here: with g.scope('other'): ..."
-            fail(
-                GraphError,
-                f"the name {name!r} is already used by the {existing.op} declared at {existing.line}; {fix}.",
-            )
+            fail(GraphError, f"the name {name!r} is already used by the {existing.op} at {existing.line}; {fix}.")
         node = record(op, (), attrs, name)
         self._leaves[kind][name] = node
         return Tensor(node, self)
@@ -284,10 +278,7 @@ class Graph:
         """Reserves a prefix of runtime scalars for an optimizer; True the first time, an error for a second owner."""
         current_owner = self._owners.setdefault(name, owner)
         if current_owner is not owner:
-            fail(
-                GraphError,
-                f"two optimizers of one step are named {name!r}; give one of them another name: name='generator'.",
-            )
+            fail(GraphError, f"two optimizers of one step are named {name!r}; rename one: name='generator'.")
         return f"{name}.lr" not in self._leaves["scalar"]
 
     # -- reading -------------------------------------------------------------------------------------------------

@@ -22,10 +22,7 @@ def set_outputs(self: Graph, outputs: Sequence[Tensor] | Mapping[str, Tensor] | 
     scalar; else `output`) and `output1`, `output2`, ...  A mapping names them.
     """
     if isinstance(outputs, Tensor) or not outputs:
-        fail(
-            GraphError,
-            "set_outputs needs a list of tensors whose first is the loss, e.g. g.set_outputs([loss, logits]).",
-        )
+        fail(GraphError, "set_outputs needs a list of tensors, the loss first: g.set_outputs([loss, logits]).")
     pairs = (
         outputs.items() if isinstance(outputs, Mapping) else [(_output_name(i, t), t) for i, t in enumerate(outputs)]
     )

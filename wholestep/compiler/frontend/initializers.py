@@ -145,9 +145,7 @@ def as_initializer(init: object) -> Initializer:
         return constant(float(init))
     if isinstance(init, np.ndarray | list):
         return values(init)
-    raise locate(
-        OptionError(f"init={init!r} is not an initialiser; use ws.init.normal(std=0.02), a number or an array.")
-    )
+    raise locate(OptionError(f"init={init!r} is no initialiser; use ws.init.normal(std=0.02), a number or an array."))
 
 
 def outputs_first(init: Initializer, shape: StaticShape) -> Initializer:
@@ -255,9 +253,7 @@ def is_zero(init: Initializer) -> bool:
 def check_fits(init: Initializer, shape: StaticShape, name: str) -> None:
     """Raise an error if a description cannot initialise a shape."""
     if init.kind == "values" and len(init.args) != math.prod(shape):
-        fail(
-            ShapeError, f"{name!r} has {math.prod(shape)} elements, shape {shape}; init holds {len(init.args)} values."
-        )
+        fail(ShapeError, f"{name!r} has {math.prod(shape)} elements, shape {shape}; init has {len(init.args)} values.")
     if init.kind in _MATRIX_KINDS and len(shape) < 2:
         fail(ShapeError, f"{init.kind} needs at least two axes; {name!r} has shape {shape}. Use normal or zeros.")
 

@@ -12,13 +12,16 @@ from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.errors import OptionError
 
 TF32 = "tf32"  # float32 storage; GPU matmuls may round operands to TF32, which the target decides
+TF32_CONVOLUTIONS = "tf32conv"  # the variant of a target in which convolutions alone do, as in PyTorch by default
 PRECISIONS = {"float32": float32, TF32: float32, "bfloat16": bfloat16, "float16": float16}  # accepted by `precision=`
 
 _IN_FLOAT32: ContextVar[bool] = ContextVar("in_float32", default=False)
 
 
 def as_precision(value: object) -> DType:
-    """The dtype of the operands of matmuls and convolutions."""
+    """The dtype of the operands of matmuls and convolutions; float32 for None."""
+    if value is None:
+        return float32
     if isinstance(value, DType) and value.name in PRECISIONS:
         return value
     if not isinstance(value, str) or value not in PRECISIONS:

@@ -57,10 +57,7 @@ class Tensor(TracedValue):
 
     def __init__(self, node: Node, graph: Graph | None = None) -> None:
         if not isinstance(node, Node):
-            fail(
-                HabitError,
-                "tensors are created by functions: ws.zeros((3, 4)); a parameter by ws.nn.Parameter((3, 4)).",
-            )
+            fail(HabitError, "functions create tensors: ws.zeros((3, 4)); a parameter is ws.nn.Parameter((3, 4)).")
         self.node, self.graph = node, graph
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Tensor:

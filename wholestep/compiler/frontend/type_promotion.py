@@ -83,10 +83,7 @@ def convert(node: Node, dtype: DType) -> Node:
     if isinstance(node.attrs, at.ConstantAttrs):
         return constant(node.attrs.array.value, dtype)
     if not dtype.is_float and node.op != "size":
-        fail(
-            DTypeError,
-            f"a runtime scalar is a float, but the tensor is {dtype}. Cast the tensor first: x.astype('float32').",
-        )
+        fail(DTypeError, f"a runtime scalar is a float, the tensor {dtype}. Cast the tensor: x.astype('float32').")
     return record("cast", [node], at.CastAttrs(dtype))
 
 
@@ -95,10 +92,7 @@ def _literal(value: Literal, dtype: DType) -> Node:
         return convert(size(value), dtype)
     is_float = letter_of(np.asarray(value).dtype) == "f"
     if is_float and not dtype.is_float:
-        fail(
-            DTypeError,
-            f"{value!r} is a float, but the tensor is {dtype}. Cast the tensor first: x.astype('float32').",
-        )
+        fail(DTypeError, f"{value!r} is a float, but the tensor is {dtype}. Cast it first: x.astype('float32').")
     return constant(value, dtype)
 
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("wholestep")
 
 FAILED, LOST = 1, 75  # exit codes: an error of the script's own; a rank was lost, and a restart may go on (EX_TEMPFAIL)
-# the least number of seconds that a rank waits for the others to join, which may take long to prepare their data
-JOIN = 300.0
+JOIN = 300.0  # seconds that a rank waits at least for the others, which may first prepare their data
 # Seconds that an ending rank waits for the others under MPI, whose launcher counts a rank that does not wait as lost.
 FINISH = 60.0
 INSTALL = "pip install 'wholestep[mpi]'"

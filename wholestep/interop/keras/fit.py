@@ -34,9 +34,7 @@ def _progress(verbose: Any) -> bool | str:
 
 def _every(interval: Any) -> int:
     if isinstance(interval, float):
-        raise UsageError(
-            f"val_check_interval={interval}: a fraction of an epoch is not supported; give validate_every_steps=."
-        )
+        raise UsageError(f"val_check_interval={interval}: give validate_every_steps= for parts of an epoch.")
     return int(interval)
 
 

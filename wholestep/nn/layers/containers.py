@@ -1,9 +1,9 @@
-"""Containers of modules, and modules that only change the shape or pass their input through."""
+"""Containers of modules, and layers that only change the shape, pass their input through or set the precision."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from wholestep.compiler.frontend.shape import axes
 from wholestep.compiler.frontend.tensor import Tensor
@@ -151,3 +151,23 @@ class Unflatten(FunctionModule, function=axes.unflatten):
 
     def __init__(self, axis: int, sizes: Sequence[int]) -> None:
         self.axis, self.sizes = axis, tuple(sizes)
+
+
+M = TypeVar("M", bound=Module)
+
+
+def in_float32(layer: M) -> M:
+    """Keep the products of a layer, and of everything inside it, in float32 whatever the precision of a session.
+
+    Useful for a last layer whose scores differ little, for distances, and for sums of many large terms. In a float32
+    session it has no effect.
+
+    Example: `ws.nn.Sequential(body, ws.nn.in_float32(ws.nn.Linear(64, 10)))`.
+    """
+    if not isinstance(layer, Module):
+        fail(
+            UsageError,
+            f"in_float32 takes a layer, a ws.nn.Module; received {layer!r}. Make what it computes one.",
+        )
+    layer.products_in_float32 = True
+    return layer

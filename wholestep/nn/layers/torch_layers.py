@@ -9,7 +9,7 @@ from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.functions import statistics
 from wholestep.compiler.frontend.functions.einsum import einsum
 from wholestep.compiler.frontend.functions.primitives import gather, softmax
-from wholestep.compiler.frontend.layers import adaptive_pooling, pooling_indices, resize, unfold
+from wholestep.compiler.frontend.layers import adaptive_pooling, pooling, resize, unfold
 from wholestep.compiler.frontend.layers.window import Sizes
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
@@ -174,7 +174,7 @@ class ChannelShuffle(Module):
         return f"{self.groups}"
 
 
-class LocalResponseNorm(FunctionModule, function=pooling_indices.local_response_norm):
+class LocalResponseNorm(FunctionModule, function=pooling.local_response_norm):
     """x divided by a power of the mean square of neighbouring channels (`ws.local_response_norm`).
 
     Example: `ws.nn.LocalResponseNorm(5)`.
@@ -215,7 +215,7 @@ class MaxUnpool2d(Module):
             size = [(int(n) - 1) * s - 2 * p + k for n, k, s, p in how]
         elif not isinstance(size, int):
             size = list(size)[-2:]
-        return pooling_indices.max_unpool2d(x, indices, size)
+        return pooling.max_unpool2d(x, indices, size)
 
 
 class Unfold(FunctionModule, function=unfold.unfold):

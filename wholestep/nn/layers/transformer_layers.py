@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import boolean, shape_text
 from wholestep.errors import OptionError, ShapeError
-from wholestep.nn.copies import independent_copies
+from wholestep.nn.derived import independent_copies
 from wholestep.nn.layers.attention import MultiHeadAttention
 from wholestep.nn.layers.linear import Dropout, Linear, positive
 from wholestep.nn.layers.normalization import LayerNorm

@@ -221,15 +221,11 @@ def load_network(path: str | PathLike[str]) -> Recorded:
     file = Path(path)
     text, arrays = read_header(file).get(HEADER), read_weights(file)
     if text is None:
-        raise CheckpointError(
-            f"{file} holds weights and no network: build the model it belongs to and call model.load({str(path)!r})."
-        )
+        raise CheckpointError(f"{file} holds weights, no network: build its model, then model.load({str(path)!r}).")
     try:
         header = json.loads(text)
         if header["format"] != FORMAT:
-            raise CheckpointError(
-                f"{file} was written in format {header['format']!r} of networks; this version reads {FORMAT}."
-            )
+            raise CheckpointError(f"{file} is a network of format {header['format']!r}; this version reads {FORMAT}.")
         program = RecordedProgram(
             parse_graph(header["graph"]), header["form"], str(header["name"]), str(header["origin"])
         )

@@ -78,7 +78,7 @@ class Module:
             graph = trace.graph_now()  # the graph of tensors that were created without inputs: ws.arange(n)
         if graph is None:
             if not tensors:
-                from wholestep.nn.module.outputs import remember_outputs
+                from wholestep.nn.module.predictions import remember_outputs
 
                 return remember_outputs(self, inputs, named, self.predict(*inputs, **named))
             fail(UsageError, f"{type(self).__name__} was called on tensors of no graph; record an input: g.input(...).")
@@ -128,7 +128,7 @@ class Module:
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for `copy.deepcopy`: with the weights, initialized or not, but without compiled sessions."""
-        from wholestep.nn.copies import prepare_copy  # imported here because few modules are copied
+        from wholestep.nn.derived import prepare_copy  # imported here because few modules are copied
 
         prepare_copy(self)
         return {name: value for name, value in self.__dict__.items() if name not in COMPILED}

@@ -1,9 +1,9 @@
-"""Probabilities and classes from a model's scores, by the loss that it was trained or evaluated with."""
+"""The outputs of a model on arrays; probabilities and classes of its scores, by the loss it was trained with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from wholestep.errors import OptionError, UsageError
 from wholestep.losses.forms import Meaning
 from wholestep.nn.layers.table_encoding import encoding_of
 from wholestep.nn.module.module import MEANINGS, Module
+
+if TYPE_CHECKING:
+    from wholestep.nn.module.module import Module
 
 Array = np.ndarray[Any, Any]
 
@@ -86,3 +89,26 @@ def _classes(scores: Array, meaning: Meaning) -> Array:
     if meaning.each:
         return (scores > (0.5 if meaning.probabilities else 0.0)).astype(np.int64)
     return np.asarray(scores.argmax(axis=meaning.axis))
+
+
+class Outputs(np.ndarray[Any, Any]):
+    """An array that records the model and the inputs that it was computed from, so that a loss of it has gradients.
+
+    What is computed from it in NumPy is an array like any other.
+    """
+
+    model: Module | None = None
+    inputs: tuple[object, ...] = ()
+    named: Mapping[str, object] = {}
+
+    def __array_wrap__(self, array: Any, *rest: Any) -> Any:
+        return np.asarray(array)[()]
+
+
+def remember_outputs(model: Module, inputs: tuple[object, ...], named: Mapping[str, object], computed: Any) -> Any:
+    """The outputs with a record of their model and inputs; several outputs are returned unchanged."""
+    if not isinstance(computed, np.ndarray):
+        return computed
+    outputs = computed.view(Outputs)
+    outputs.model, outputs.inputs, outputs.named = model, inputs, named
+    return outputs

@@ -98,10 +98,7 @@ def record(trace: Trace, module: Module, output: object) -> None:
     activity = as_regularizer(type(module).__name__, "activity_regularizer", module.activity_regularizer)
     if activity is not None:
         if not isinstance(output, Tensor) or not output.ndim:
-            fail(
-                UsageError,
-                f"activity_regularizer is for a module that gives one tensor; {type(module).__name__} does not.",
-            )
+            fail(UsageError, f"activity_regularizer needs a tensor as output of {type(module).__name__}.")
         term = _term(activity, output, f"{before}activity_regularizer")
         _add(trace.graph, ACTIVITY, term if term is None or callable(activity) else ratio(term, output.shape[0]))
 

@@ -70,9 +70,7 @@ def _read_shards(index: Path) -> dict[str, Array]:
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {index}.") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{index} is not an index of shards with a weight_map: {error!r}. Nothing was loaded."
-        ) from error
+        raise CheckpointError(f"{index} has no weight_map of shards: {error!r}. Nothing was loaded.") from error
     arrays: dict[str, Array] = {}
     for file in dict.fromkeys(places.values()):
         path = (index.parent / file).resolve()
@@ -121,9 +119,7 @@ def _tensors(loaded: object, path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not tensors by name. Nothing was loaded.")
     tensors = {str(name): value for name, value in loaded.items() if hasattr(value, "detach")}
     if not tensors:
-        raise CheckpointError(
-            f"{path} holds no tensors by name: {', '.join(map(str, list(loaded)[:5]))}, ... are none."
-        )
+        raise CheckpointError(f"{path} holds no tensors by name: {', '.join(map(str, list(loaded)[:5]))}, ...")
     return tensors
 
 

@@ -7,15 +7,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wholestep.compiler.backend import Device, Placement
-from wholestep.compiler.devices import device_named, device_text
-from wholestep.compiler.frontend.precision import TF32
+from wholestep.compiler.devices import device_named, device_text, has_variant
+from wholestep.compiler.frontend.precision import TF32, TF32_CONVOLUTIONS
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.attrs import GraphAttrs
+from wholestep.compiler.ir.types import float32
 from wholestep.compiler.runtime import process_group
 from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
@@ -23,10 +25,19 @@ from wholestep.errors import OptionError, UsageError
 from wholestep.options import CompileOptions, thread_count
 from wholestep.records import dataclass
 from wholestep.steps.definition import Definition, Model, as_graph, define_step
-from wholestep.steps.options import StepOptions, as_measures, as_memory_limit, as_schedules, precision_of
+from wholestep.steps.options import (
+    RowValues,
+    StepOptions,
+    as_measures,
+    as_memory_limit,
+    as_row_values,
+    as_schedules,
+    precision_of,
+)
 from wholestep.steps.states import check_seed, seed_or_default
 
 if TYPE_CHECKING:
+    from wholestep.compiler.ir.graph import IRGraph
     from wholestep.distributed.workers import Workers
     from wholestep.optim import Optimizer
     from wholestep.steps.loss_scale import LossScale
@@ -36,6 +47,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SHARDS = (None, "optimizer")  # the values of `shard=`
+CONVOLUTIONS = ("conv2d", "conv2d_grad_input")  # the second is a transposed one
 Shards = int | tuple[int, int] | None  # simulated ranks in one process: their number, or (data, model)
 # Fields that `SessionArguments` and `StepOptions` share under one name.
 SAME = ("clip_norm", "clip_value", "clip_each", "nonfinite", "accumulate", "per_micro_batch", "gradient_norm")
@@ -60,9 +72,10 @@ class SessionArguments:
     clip_value: float | None = None
     clip_each: float | None = None
     gradient_norm: bool = False
+    per_row: Sequence[str] | RowValues = ()
     nonfinite: str = "ignore"
     unused: Sequence[str] = ()
-    precision: str = "float32"
+    precision: str | None = None
     loss_scale: LossScale | None = None
     memory: int | float | str | None = None
     seed: int | None = None
@@ -114,6 +127,7 @@ class SessionArguments:
             precision=dtype,
             loss_scale=loss_scale,
             memory=as_memory_limit(self.memory),
+            per_row=as_row_values(self.per_row),
             **{name: getattr(self, name) for name in SAME},
         )
 
@@ -122,6 +136,23 @@ class SessionArguments:
         options = self.step_options(model)
         graph = as_graph(model, self.inputs, self.targets, self.loss, self.loss_weights)
         return define_step(graph, self.optimizer, self.batch_size, self.capacity, options, *where.among)
+
+    def in_default_precision(self, definition: Definition, where: Placement) -> Placement:
+        """Of `precision=None`: on a GPU, float32 convolutions round to tf32 as in PyTorch, and products do not."""
+        if self.precision is not None or not has_variant(where.device.target, TF32_CONVOLUTIONS):
+            return where
+        if not _convolves_float32(definition.trace(definition.main)):
+            return where
+        return replace(where, device=device_named(self.device, TF32_CONVOLUTIONS))
+
+
+def _convolves_float32(graph: IRGraph) -> bool:
+    """Has a graph, or one inside it, a convolution of float32 operands?"""
+    return any(
+        (n.op in CONVOLUTIONS and n.inputs[0].type.dtype == float32)
+        or (isinstance(n.attrs, GraphAttrs) and _convolves_float32(n.attrs.graph))
+        for n in graph.nodes
+    )
 
 
 def shared_arguments(record: Any, **replaced: Any) -> dict[str, Any]:

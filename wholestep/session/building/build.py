@@ -69,12 +69,16 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         clip_each: scale the gradient of each parameter to at most this norm.
         gradient_norm: measure the global norm of gradients, `result.metrics["grad_norm"]`, and its mean over an epoch's
             steps, `session.metrics()["grad_norm"]`.
+        per_row: values of every row of a step, as its outputs: "loss" is `result["row_loss"]`; "gradient_norm" is
+            `result["row_gradient_norm"]`, the norm of the row's contribution to the gradients times the number of rows
+            (for a mean over rows: of the gradient of the row's own loss).
         nonfinite: if the loss or a gradient is not finite: "ignore" it, "skip" the update and keep every state
             (`session.skipped_steps` counts), or "raise" an error.
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
         precision: "float32", "bfloat16" or "float16": the dtype of products, convolutions and attention, with sums in
-            float32.  Weights, their updates and everything else stay float32.  "tf32", on a GPU: products that
-            a library makes read float32 numbers with a mantissa of 10 bits.
+            float32.  Weights, their updates and everything else stay float32.  "tf32", on a GPU: products and
+            convolutions that a library makes read float32 numbers with a mantissa of 10 bits.  None: float32; on a GPU
+            convolutions are then as with "tf32", as in PyTorch by default, and "float32" keeps them exact.
         loss_scale: the loss scaling of float16, `ws.LossScale()` unless given.  A step whose gradients are not
             finite lowers the scale and changes nothing else.  `session.loss_scale` is the scale.
         memory: the most bytes that the step may take: a number, a text such as "5.5GB", or 0.7, a part of what it takes
@@ -97,8 +101,9 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=32)
         print(float(session.step(x=xb, labels=yb)))
     """
-    where = _prepare_device(arguments.placement())
-    session, report = build(arguments.define(model_or_graph, where), where)
+    session, report = build(
+        *_definition_and_placement(model_or_graph, arguments, _prepare_device(arguments.placement()))
+    )
     log.info("%s", report)
     return session
 
@@ -265,8 +270,14 @@ def _prepare_device(where: Placement) -> Placement:
 def define_session(model_or_graph: Model, arguments: Mapping[str, Any]) -> tuple[Definition, Placement]:
     """The definition and the placement of a session with these arguments of `build_session`."""
     parsed = SessionArguments.parse(arguments)
-    where = parsed.placement()
-    return parsed.define(model_or_graph, where), where
+    return _definition_and_placement(model_or_graph, parsed, parsed.placement())
+
+
+def _definition_and_placement(
+    model_or_graph: Model, arguments: SessionArguments, where: Placement
+) -> tuple[Definition, Placement]:
+    definition = arguments.define(model_or_graph, where)
+    return definition, arguments.in_default_precision(definition, where)
 
 
 def build(definition: Definition, where: Placement) -> tuple[Session, OptimizeReport]:

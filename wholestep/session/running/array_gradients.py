@@ -15,7 +15,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UsageError
 from wholestep.losses.arrays import LossProgram, LossValue
 from wholestep.nn.module.module import Module
-from wholestep.nn.module.outputs import Outputs
+from wholestep.nn.module.predictions import Outputs
 from wholestep.nn.module.trace import trace_of
 from wholestep.session.running.prediction import as_one, read_inputs, room, sizes_of
 from wholestep.steps.module import forward_graph

@@ -13,7 +13,7 @@ from wholestep.compiler.devices import device_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import Shape, int32, letter_of, symbols_of
+from wholestep.compiler.ir.types import DType, Shape, int32, letter_of, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError, WholestepError
 from wholestep.nn.layers.table_encoding import encode_inputs
@@ -84,7 +84,7 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
 
 def _with_advice(error: ShapeError, model: Module, arrays: Mapping[str, AnyArray]) -> ShapeError:
     """The error, with the hint `x[None]` if the arrays are a single example without a batch axis."""
-    specs = {name: _spec(model, a[None], "batch") for name, a in arrays.items()}
+    specs = {name: spec_of(model, a[None], "batch") for name, a in arrays.items()}
     try:
         forward_graph(model, as_one(specs))
     except WholestepError:
@@ -120,7 +120,7 @@ def read_inputs(
     return (
         arrays,
         symbols,
-        {name: _spec(model, a, None if name in fixed else symbols[len(a)]) for name, a in arrays.items()},
+        {name: spec_of(model, a, None if name in fixed else symbols[len(a)]) for name, a in arrays.items()},
     )
 
 
@@ -194,14 +194,18 @@ def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     return {name: as_array(value, f"the input {name!r}") for name, value in values.items()}
 
 
-def _spec(model: Module, array: AnyArray, rows: str | None) -> Spec:
+def spec_of(model: Module, array: AnyArray, rows: str | None) -> Spec:
     """The type of an input: a symbolic row axis, the other axes fixed; floats in the model's dtype."""
     whole = model.fixed_batch or rows is None
     shape: Shape | tuple[object, ...] = array.shape if whole else (rows, *array.shape[1:])
     if letter_of(array.dtype) == "f":
-        kinds = [p.dtype for p in model.parameters().values()]
-        return Spec(shape, kinds[0] if kinds else "float32")
+        return Spec(shape, float_dtype_of(model))
     return Spec(shape, int32 if letter_of(array.dtype) in "iu" else array.dtype.name)
+
+
+def float_dtype_of(model: Module) -> DType | str:
+    """The dtype of a model's parameters; float32 without parameters."""
+    return next((p.dtype for p in model.parameters().values()), "float32")
 
 
 def _symbols(arrays: Mapping[str, AnyArray]) -> dict[int, str]:

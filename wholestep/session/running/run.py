@@ -158,8 +158,8 @@ class RunOptions:
     seed: int = 0  # seed of the order of rows
     most: int | None = None  # the most updates per epoch
     pause: int | None = None  # slices end at multiples of this number of updates within an epoch
-    observer: StepObserver | None = None
     unchanged: DataCache | None = None
+    observer: StepObserver | None = None
 
 
 def batches(entry: EntryPoint, arrays: Mapping[str, object]) -> Iterator[dict[str, AnyArray]]:
@@ -346,21 +346,8 @@ class Training:
             if programs.main is not main:
                 raise UsageError("the session was recompiled between two slices of a run; start the run again.")
 
-        raises = programs.raises
-        options = RunOptions(
-            epochs,
-            shuffle,
-            start,
-            batch_size,
-            reset,
-            begin_slice,
-            raises,
-            every,
-            seed,
-            most,
-            pause,
-            unchanged=unchanged,
-        )
+        limits = (every, seed, most, pause, unchanged)
+        options = RunOptions(epochs, shuffle, start, batch_size, reset, begin_slice, programs.raises, *limits)
         if programs.observer is not None:
             every_observed = max(1, getattr(programs.observer, "every", 1))
             options = replace(options, observer=StepObserver(every_observed, self._inspect.observe))

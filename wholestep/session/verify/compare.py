@@ -153,8 +153,10 @@ def compare_step(
 # -- what rounding alone may do ----------------------------------------------------------------------------------
 
 
-def perturb_by_rounding(seed: int, tf32: bool = False) -> Callable[[Node, Any], Any]:
+def perturb_by_rounding(seed: int, tf32: frozenset[Family] = frozenset()) -> Callable[[Node, Any], Any]:
     """Change a node's value by a few roundings of its dtype, or of the dtype that its products read.
+
+    tf32: ops of these families read float32 operands that are rounded to tf32.
 
     How far outputs and states move by that is what rounding may do to them.
     """
@@ -181,11 +183,11 @@ def _distances(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
         return {name: np.abs(a[name].astype(np.float64) - b[name].astype(np.float64)) for name in a}
 
 
-def _shaken(node: Node, type: TensorType, value: Array, numbers: Array, tf32: bool) -> Array:
+def _shaken(node: Node, type: TensorType, value: Array, numbers: Array, tf32: frozenset[Family]) -> Array:
     if node.host or not type.dtype.is_float or node.op in MOVES:
         return value
     rounding = type.dtype.eps * (1.0 if type.dtype.is_half else SHAKEN)  # for a half type, at most one rounding
-    if tf32 and type.dtype == float32 and OPS[node.op].family in (Family.CONTRACTION, Family.WINDOW):
+    if type.dtype == float32 and OPS[node.op].family in tf32:
         rounding = float16.eps
     # Large states and their half copies are in float32, whose rounding is a fraction of the shake.
     wide = np.float32 if value.dtype == np.float32 else np.float64

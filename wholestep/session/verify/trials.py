@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from wholestep.compiler.backend import LoadContext
-from wholestep.compiler.frontend.precision import TF32
+from wholestep.compiler.frontend.precision import TF32, TF32_CONVOLUTIONS
 from wholestep.compiler.ir.graph import IRGraph
+from wholestep.compiler.ir.ops import Family
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.semantics.values import StepValues, interpreter_dtype
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -43,6 +44,10 @@ from wholestep.steps.capacity import MICRO_BATCH_DIMS
 Sizes = Mapping[str, int]
 
 FEW_CORES = 4  # other processes use the cores too: threads of a NumPy product would wait for each other
+ROUNDED_TO_TF32 = {  # variant of a target -> families of ops whose float32 operands it rounds
+    TF32: frozenset({Family.CONTRACTION, Family.WINDOW}),
+    TF32_CONVOLUTIONS: frozenset({Family.WINDOW}),
+}
 ATTEMPTS = 3  # a ReLU input near 0 may flip in one draw; a wrong plan fails in every draw
 
 
@@ -52,8 +57,8 @@ class Trials:
     def __init__(self, subject: Subject) -> None:
         self.graph, self._subject = _expected_graph(subject.graph), subject
         self.draw = TrialDraw(self.graph, subject.plan.bounds)
-        self._tf32 = subject.plan.target.endswith(f"+{TF32}")
-        self._tolerance = tolerance_of(self.graph, subject.where.options.exactness, self._tf32)
+        self._tf32 = ROUNDED_TO_TF32.get(subject.plan.target.partition("+")[2], frozenset())
+        self._tolerance = tolerance_of(self.graph, subject.where.options.exactness, bool(self._tf32))
         self._first: tuple[Sizes, ExpectedValues] | None = None
 
     def rehearse(self, sizes: Sizes) -> None:

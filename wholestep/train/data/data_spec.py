@@ -17,6 +17,7 @@ from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, Who
 from wholestep.losses.forms import class_axis, shapes_match
 from wholestep.nn.module.module import Module
 from wholestep.session import Session
+from wholestep.session.running.prediction import float_dtype_of, spec_of
 from wholestep.train.data.targets import BINARY, check_targets
 
 
@@ -32,25 +33,14 @@ class DataSpec:
     def inputs(self) -> Spec | dict[str, Spec]:
         inputs = self.batch.inputs
         if isinstance(inputs, Mapping):
-            return {name: self._spec(a) for name, a in inputs.items()}
-        return self._spec(inputs)
+            return {name: spec_of(self.model, a, "batch") for name, a in inputs.items()}
+        return spec_of(self.model, inputs, "batch")
 
     def targets(self) -> dict[str, Spec]:
         targets = self.batch.targets
         named = targets if isinstance(targets, Mapping) else {} if targets is None else {"labels": targets}
-        weight = {} if self.batch.weights is None else {"sample_weight": Spec(("batch",), self._dtype)}
-        return {**{name: self._spec(a) for name, a in named.items()}, **weight}
-
-    @property
-    def _dtype(self) -> Any:
-        kinds = [p.dtype for p in self.model.parameters().values()]
-        return kinds[0] if kinds else "float32"
-
-    def _spec(self, array: Array) -> Spec:
-        shape = array.shape if self.model.fixed_batch else ("batch", *array.shape[1:])
-        if letter_of(array.dtype) == "f":
-            return Spec(shape, self._dtype)
-        return Spec(shape, "int32" if letter_of(array.dtype) in "iu" else array.dtype.name)
+        weight = {} if self.batch.weights is None else {"sample_weight": Spec(("batch",), float_dtype_of(self.model))}
+        return {**{name: spec_of(self.model, a, "batch") for name, a in named.items()}, **weight}
 
     def build(self, build: Callable[..., Session], **arguments: Any) -> Session:
         """A session for this data.  If the model multiplies integers, the error names the integer input."""

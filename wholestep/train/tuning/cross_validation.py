@@ -15,7 +15,7 @@ from wholestep.errors import UnknownNameError, UsageError
 from wholestep.nn.module.module import Module
 from wholestep.train.experiment import Experiment
 from wholestep.train.fitting import check_settings, takes_settings
-from wholestep.train.history import TrainHistory
+from wholestep.train.history import TrainHistory, align_right
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,7 @@ class CrossValidation:
         rows = [["fold", *names]]
         rows += [[str(i), *(short(n, self[n][i]) for n in names)] for i in range(len(self))]
         rows += [["mean", *(short(n, self.mean(n)) for n in names)], ["std", *(short(n, self.std(n)) for n in names)]]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+        return align_right(rows)
 
 
 def train_folds(experiment: Experiment, k: int, stratify: Any = False, groups: Any = None) -> CrossValidation:

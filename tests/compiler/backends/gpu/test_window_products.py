@@ -17,6 +17,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.semantics.interpret import interpret
+from wholestep.compiler.ir.types import bfloat16
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.lower.channels_last import LAST
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
@@ -36,6 +37,7 @@ SHAPES: dict[str, tuple[tuple[int, int, int], int, tuple[int, int], tuple[int, i
     "patches": ((6, 8, 3), 5, (2, 4), (2, 4), True),
     "patches with a margin": ((7, 9, 3), 4, (2, 4), (2, 4), True),
     "pixels": ((4, 3, 5), 6, (1, 1), (1, 1), True),
+    "pixels of vectors": ((4, 3, 8), 16, (1, 1), (1, 1), True),
     "every second pixel": ((5, 4, 3), 2, (1, 1), (2, 2), True),
     "pixels of patches": ((6, 5, 3), 2, (2, 1), (2, 2), True),
     "the whole image": ((3, 4, 2), 7, (3, 4), (1, 1), True),
@@ -80,9 +82,24 @@ def test_padding_and_dilation_remain_convolutions(changes: dict[str, Any]) -> No
     assert set(OPS) <= set(ops_of(multiply_disjoint_windows(graph, EAGER)))
 
 
-def test_small_convolutions_remain_unless_their_window_is_the_image() -> None:
+def test_convolutions_with_fast_kernels_remain() -> None:
+    """Those of few weights are ours, those of many channels in half types the library's, unless of one window."""
+    assert set(OPS) <= set(ops_of(multiply_disjoint_windows(adjoints("every second pixel"), TARGET)))
     assert set(OPS) <= set(ops_of(multiply_disjoint_windows(adjoints("pixels"), TARGET)))
-    assert not set(OPS) & set(ops_of(multiply_disjoint_windows(adjoints("the whole image"), TARGET)))
+    assert not set(OPS) & set(ops_of(multiply_disjoint_windows(adjoints("pixels of vectors"), TARGET)))
+    left = {"pixels": set(OPS), "the whole image": set[str]()}
+    for name, ops in left.items():
+        (rows, columns, _), _, window, stride, _ = SHAPES[name]
+        x, w = leaf("x", ("batch", rows, columns, 16), bfloat16), leaf("w", (8, *window, 16), bfloat16)
+        y = b.make("conv2d", (x, w), at.ConvAttrs(stride, (0, 0), (0, 0), (1, 1), 1, True))
+        size = at.ConvGradAttrs(stride, (0, 0), (0, 0), (1, 1), 1, True, (rows, columns))
+        g = b.cast(y, bfloat16)
+        nodes = (
+            y,
+            b.make("conv2d_grad_input", (g, w), size),
+            b.make("conv2d_grad_weight", (x, g), replace(size, size=window)),
+        )
+        assert set(OPS) & set(ops_of(multiply_disjoint_windows(graph_of(*nodes), TARGET))) == ops
 
 
 def test_a_pool_keeps_its_convolution() -> None:

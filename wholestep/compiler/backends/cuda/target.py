@@ -12,7 +12,8 @@ from wholestep.errors import OptionError
 
 COSTS = Path(__file__).parent / "costs"
 FIRST_EARLY = 90  # first compute capability with programmatic dependent launch
-TF32 = "+tf32"  # suffix of a target's name whose float32 products are computed in tf32
+TF32 = "+tf32"  # suffix of a target's name whose float32 products and convolutions are computed in tf32
+TF32_CONVOLUTIONS = "+tf32conv"  # suffix of one whose convolutions alone are: PyTorch's default
 PASSES = "wholestep.compiler.passes"
 GPU, BACKEND = "wholestep.compiler.backends.gpu", "wholestep.compiler.backends.cuda"
 
@@ -25,17 +26,18 @@ DTYPES = MappingProxyType(
 
 
 def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: str = "") -> GpuTarget:
-    """The target of a compute capability; with the suffix TF32, its variant that computes float32 products in tf32."""
+    """The target of a compute capability; with a suffix, its variant that computes float32 in tf32."""
     costs, name = read_costs(COSTS / f"{kind}.json"), f"cuda/{kind}{suffix}"
     return GpuTarget(
         name,
         dtypes=DTYPES,
         composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
-        costs=costs.in_tf32() if suffix else costs,
+        costs=costs.in_tf32() if suffix == TF32 else costs,
         planner=f"{GPU}.schedule:make_plan",
         advice=f"{GPU}.efficiency.advice:slow_kernels",
         lowering=Lowering(
             windows=(
+                OwnPass(f"{PASSES}.lower.sparse_resampling:resample_by_gathers"),
                 OwnPass(f"{PASSES}.lower.image_views:channels_last_views", needed=True),
                 OwnPass(f"{GPU}.window_products:multiply_disjoint_windows", takes_target=True),
                 OwnPass(f"{GPU}.pool_fusion:through_small_pools", takes_target=True),
@@ -49,6 +51,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
                 OwnPass(f"{PASSES}.layout.spatial_reductions:merge_batch_spatial_sums"),
                 OwnPass(f"{PASSES}.layout.spatial_reductions:variances_in_one_pass"),
                 OwnPass(f"{PASSES}.layout.spatial_reductions:merge_spatial_sums"),
+                OwnPass(f"{PASSES}.rematerialize.tap_gathers:gather_in_readers"),
                 OwnPass(f"{PASSES}.rematerialize.late_readers:rematerialize_late_reads"),
                 OwnPass(f"{BACKEND}.libraries.convolution_casts:copy_operands", takes_target=True),
             ),
@@ -57,7 +60,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         fusion=Fusion(
             # FLOPs from which on cuBLASLt is faster than ours: it has better tiles and tf32, we avoid its launch gap.
             plain_products=(
-                ("float32", 16_000_000 if suffix else 400_000_000),
+                ("float32", 16_000_000 if suffix == TF32 else 400_000_000),
                 ("bfloat16", 16_000_000),
                 ("float16", 16_000_000),
             ),
@@ -74,7 +77,8 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             widest_head=WIDEST_HEAD,
         ),
         tensor_cores=True,
-        tf32=bool(suffix),
+        tf32=suffix == TF32,
+        tf32_convolutions=bool(suffix),
         libraries=f"{BACKEND}.libraries.library_calls:LIBRARIES",
     )
 
@@ -86,8 +90,10 @@ _SIZES = {  # newest first: multiprocessors, bytes of shared memory per block, b
     "sm_80": (108, 163 << 10, 40 << 20),
 }
 _DESCRIBED = tuple(describe(kind, *sizes) for kind, sizes in _SIZES.items())
-_IN_TF32 = tuple(describe(kind, *sizes, suffix=TF32) for kind, sizes in _SIZES.items())
-TARGETS: Mapping[str, GpuTarget] = MappingProxyType({target.name: target for target in (*_DESCRIBED, *_IN_TF32)})
+_VARIANTS = tuple(
+    describe(kind, *sizes, suffix=suffix) for suffix in (TF32, TF32_CONVOLUTIONS) for kind, sizes in _SIZES.items()
+)
+TARGETS: Mapping[str, GpuTarget] = MappingProxyType({target.name: target for target in (*_DESCRIBED, *_VARIANTS)})
 
 
 def kind_of(target: Target) -> str:
@@ -97,7 +103,7 @@ def kind_of(target: Target) -> str:
 
 def kind_of_name(target: str) -> str:
     """NVIDIA's name of the architecture, from a target's name."""
-    return target.partition("/")[2].removesuffix(TF32)
+    return target.partition("/")[2].partition("+")[0]
 
 
 def begins_early(architecture: str) -> bool:

@@ -22,7 +22,8 @@ from wholestep.compiler.backends.gpu.grids.row_loads import has_vector_loads, is
 from wholestep.compiler.backends.gpu.kernel_schedule import Form
 from wholestep.compiler.backends.gpu.leading_dimension import ALIGNED, is_aligned_gemm, with_shape
 from wholestep.compiler.backends.gpu.strides import stride_of
-from wholestep.compiler.ir.types import DType, float32
+from wholestep.compiler.backends.gpu.target import costs_of
+from wholestep.compiler.ir.types import DType, evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot, Nest
 from wholestep.compiler.plan.model.kernel import Draft, Index, Instr, Kernel, Level, Load, Space, Store
 
@@ -139,16 +140,14 @@ def _with_fills(
 
 
 def _zeroes_padding(draft: Draft, kernel: Kernel, buffer: int) -> bool:
-    """Does a reduction over rows store the last vector of each row together with its padding?"""
+    """Does a kernel store the last vector of each row together with its padding?"""
     nest = kernel.body
-    if (
-        not isinstance(nest, Nest)
-        or nest.vector is None
-        or (schedule := schedule_nest(draft, kernel)).form != Form.ROWS
-    ):
+    if not isinstance(nest, Nest) or nest.vector is None:
         return False
-    length, dtype = kernel.axes[nest.vector], draft.buffers[buffer].type.dtype
-    return all(
+    schedule, length, dtype = schedule_nest(draft, kernel), kernel.axes[nest.vector], draft.buffers[buffer].type.dtype
+    if schedule.form == Form.ELEMENTS and evaluate(kernel.axes[0], draft.sizes) <= costs_of(draft).fusion.rows:
+        return False  # in a chain of rows, its elements are stored one by one
+    return schedule.form in (Form.ELEMENTS, Form.ROWS) and all(
         is_padded_row(draft, x, nest.vector, length) and has_vector_loads(x, dtype, nest.vector, schedule.vector)
         for x in nest.stores()
         if x.buffer == buffer

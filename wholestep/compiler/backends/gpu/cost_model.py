@@ -28,7 +28,11 @@ class ReductionCosts:
     sharing_rows: int = 256  # rows per sample from which on several short rows share a warp; *bits*
     warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
-    part_rows: int = 16  # rows that one thread adds up in a column reduction that is split; *bits*
+    # Rows that one thread adds up in a column reduction that is split: one per `pixels_per_part_row` rows of a sample,
+    # within these bounds.  With 16 rows, 64 images of 56 x 56 pixels are read at 2.0 to 2.4 TB/s (066); *bits*
+    part_rows: int = 16
+    most_part_rows: int = 64
+    pixels_per_part_row: int = 96
     short_column: int = 32  # rows of a column sum that a single thread adds up
     packed_columns: int = 1 << 20  # elements of a column sum from which on each thread reduces 8 adjacent columns (029)
     most_packed_sums: int = 5  # sums of one kernel whose partial results fit a block's shared memory
@@ -80,7 +84,10 @@ class GemmCosts:
     untiled_result: int = 128 << 20  # bytes of a result that has enough tiles without split-K, and needs no workspace
     row_alignment: int = 128  # bytes of alignment of long padded rows: one cache line (042)
     long_row: int = 1024  # elements from which on rows are padded to cache lines; shorter ones would grow too much
-    padded_columns: int = 3  # elements of the shortest row that is padded: 3 become 8, what a library loads at once
+    # Multiplications per element of an unaligned input or state from which on it is copied: in tf32, unaligned
+    # operands cost about 7 ps per 1024 of them, and a copy 2 ps per element.
+    copied_uses: int = 512
+    padded_columns: int = 1  # elements of the shortest row that is padded, to the 8 that a library loads at once
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class ScatterCosts:
 
     shared_bytes: int = 40 << 10  # bytes of shared memory per block for rows: below the 48 KB that need no opt-in
     sorted_work: int = 1 << 24  # table rows times indices from which on the indices are sorted first (029)
+    sorted_indices: int = 1 << 11  # indices from which on they are sorted, so that frequent rows take no longer (065)
     scanned_work: int = 1 << 22  # target elements times indices from which on they are sorted, if rows are too wide
     most_ranked: int = 1 << 13  # indices that one launch sorts by comparing every pair; more are sorted by digits (065)
     slice_rows: int = 64  # fewest indices per slice of a scatter into few rows (065); *bits*
@@ -121,21 +129,25 @@ class GroupedCosts:
     )  # bytes per block for weights or sums: the limit without opt-in minus other data; *bits*
     lane_products: int = 8  # multiply-adds per pixel and tap of several adjacent groups in one thread; *bits*
     lane_channels: int = 4  # input channels, and output channels, of a thread's tile of a large group; *bits*
-    most_lanes: int = 16  # lanes of a block: with more, a block covers fewer rows, whose windows share their inputs
-    most_gradient_lanes: int = 8  # the same for a weight gradient, whose lanes share a block with window rows; *bits*
+    most_lanes: int = 8  # lanes of a block: a cache line; with more, a block covers fewer rows that share their inputs
+    gradient_values: int = 1600  # sums of a block of a weight gradient, which limit its lanes; *bits*
     register_weights: int = 56  # registers for the weights of a row of the window (its sums, of a gradient); *bits*
     register_sums: int = 64  # registers for the sums of a strip (its output gradients, of a weight gradient); *bits*
+    gradient_registers: int = 96  # registers for both of a weight gradient: more spill with three blocks; *bits*
+    strided_inputs: int = 3  # input pixels per pixel of a strip whose loads a stride keeps in flight; *bits*
     most_taps: int = 16  # columns of the window that are unrolled: more take longer to compile than to run; *bits*
     most_pixels: int = 8  # pixels of a strip; *bits* of a weight gradient
     load_instructions: int = 5  # issue slots of a vector load with its address and its bounds
     strip_instructions: int = 12  # issue slots per strip and row of the window
-    threads: int = 256  # threads per block; *bits* of a weight gradient
-    fewer_threads: int = 128  # the same for kernels that need more than `many_registers`: three blocks are resident
+    threads: int = 256  # threads per block
+    # The same for weight gradients (*bits*) and for kernels that need more than `many_registers`: three are resident.
+    fewer_threads: int = 128
     many_registers: int = 80  # registers for sums and weights up to which two blocks of `threads` are resident
     most_steps: int = 4  # groups of rows that a block computes, one after the other, with the same weights
     blocks_per_multiprocessor: int = 8  # blocks from which on a block computes several groups of rows
-    gradient_blocks: int = 1056  # blocks of a weight gradient: eight per multiprocessor of an H200; *bits*
-    most_slices: int = 512  # slices of a weight gradient, each with sums in scratch memory; *bits*
+    # Blocks of a weight gradient: one wave of an H200, three per multiprocessor.  Each slice of the rows ends with sums
+    # in scratch memory that others add: 2112 blocks instead of 528 take up to 1.5 times as long; *bits*.
+    gradient_blocks: int = 396
     least_strips: int = 4  # strips per thread of a weight gradient: fewer cost less than adding sums; *bits*
 
 
@@ -150,10 +162,13 @@ class AttentionCosts:
     # With tensor cores (064).  The limits of columns keep accumulators within a thread's 255 registers.
     mma_warps: int = 4  # warps per block; fewer for at most 32 rows
     mma_keys: int = 64  # keys per tile in the forward pass; *bits*
-    mma_others: int = 32  # rows per tile backward, and forward for rows longer than `mma_wide_row`; *bits*
+    mma_others: int = 32  # rows per tile backward, and forward for rows longer than `mma_wide_row`, where it is *bits*
     mma_wide_row: int = 256  # bytes
-    mma_forward_row: int = 128  # bytes of the longest row for which a warp has 32 queries
-    mma_backward_row: int = 64  # the same backward, where a warp accumulates two results
+    mma_wide_columns: int = 128  # columns of the widest head whose tiles have more than 16 rows; *bits*
+    mma_forward_row: int = 64  # bytes of the longest row for which a warp has 32 queries
+    mma_backward_row: int = 128  # the same backward, where a warp accumulates two results
+    mma_resident: int = 4  # forward blocks of narrow heads per multiprocessor that registers are limited for
+    mma_short_columns: int = 128  # columns of keys and values together up to which one block computes all gradients
     mma_columns: int = 256  # columns of keys and values together that one block accumulates
 
 
@@ -210,7 +225,9 @@ class LibraryCosts:
 
     attention_flops: int = 16_000_000  # FLOPs of an attention call from which on the library is faster (025)
     tf32_channels: int = 32  # channels and outputs of a tf32 convolution: with fewer, our kernels are as fast (026)
-    padded_outputs: int = 32  # a convolution with a multiple of this many outputs is worth padding its channels (026)
+    # A convolution with a multiple of this many outputs is worth padding its channels (026): for 64 images of 224 x 224
+    # and 16 outputs our direct kernels take 211 us, and 516 us for the weight gradient (063).
+    padded_outputs: int = 16
     convolution_workspace: int = 32 << 20  # bytes that a convolution of the library may use
     table_images: int = 32  # images per call from which on the table of measured algorithms is used (026)
 

@@ -15,6 +15,7 @@ from wholestep.compiler.backends.gpu.chunked_loss import chunk_loss_head
 from wholestep.compiler.backends.gpu.fusion import launches
 from wholestep.compiler.backends.gpu.grids.choose import choose_grids, library_notes
 from wholestep.compiler.backends.gpu.leading_dimension import pad_leading_dimensions
+from wholestep.compiler.backends.gpu.operand_copies import copy_unaligned_operands
 from wholestep.compiler.backends.gpu.persistent import eligibility, scan
 from wholestep.compiler.backends.gpu.scatter_accumulate import accumulate_scatters_in_place
 from wholestep.compiler.plan.lower.draft import make_draft
@@ -31,6 +32,7 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     """
     draft = accumulate_scatters_in_place(draft)  # gradient rows of a tied embedding are added to a product's result
     draft = chunk_loss_head(draft, halvings)  # logits exist for one slice of the rows at a time
+    draft = copy_unaligned_operands(draft)  # operands whose rows cannot be padded are copied if that is worth it
     draft = pad_leading_dimensions(draft)  # rows of GEMM operands are aligned to 16 bytes
     draft = align_extents(draft)  # so are the extents of a library's products
     draft = hoist_off_critical_path(draft)  # an order of kernels that keeps buffers alive for a short time

@@ -171,10 +171,7 @@ def _outputs(name: str, result: Any) -> list[Tensor]:
     outputs = list(result) if isinstance(result, tuple | list) else [result]
     for output in outputs:
         if not isinstance(output, Tensor):
-            _fail(
-                UsageError,
-                f"the value of {name} must be a tensor, or a tuple or list of tensors; it returned {output!r}",
-            )
+            _fail(UsageError, f"{name} must return a tensor, or a tuple or list of tensors; it returned {output!r}")
     return outputs
 
 
@@ -189,10 +186,7 @@ def _need_arity(name: str, gradient: Callable[..., Any], outputs: int) -> None:
     try:
         inspect.signature(gradient).bind(*[None] * outputs)
     except TypeError as error:
-        _fail(
-            UsageError,
-            f"the gradient of {name} is called with one upstream gradient per output, {outputs} in all, but: {error}",
-        )
+        _fail(UsageError, f"the gradient of {name} gets one upstream gradient per output, {outputs} in all: {error}")
 
 
 # -- captured values ---------------------------------------------------------------------------------------------

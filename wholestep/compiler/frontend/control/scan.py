@@ -123,10 +123,7 @@ def _length(sequences: Sequence[Tensor], length: Extent | str | None) -> Extent:
             fail(ShapeError, f"scan: the first axis of xs must be the steps; received the scalar {x!r}.")
         steps = x.shape[0] if steps is None else steps
         if x.shape[0] != steps:
-            fail(
-                ShapeError,
-                f"scan: all sequences must have the same number of steps; received {x.shape[0]} and {steps}.",
-            )
+            fail(ShapeError, f"scan: all sequences need equal numbers of steps; received {x.shape[0]} and {steps}.")
     assert steps is not None
     return steps
 
@@ -134,20 +131,14 @@ def _length(sequences: Sequence[Tensor], length: Extent | str | None) -> Extent:
 def _call(body: Body, carry: Any, x: Any) -> tuple[Any, Any]:
     result = body(carry, x)
     if not isinstance(result, tuple) or len(result) != 2:
-        fail(
-            UsageError,
-            f"scan: the body must return a pair (carry, y); it returned {result!r}. Return (carry, None) without y.",
-        )
+        fail(UsageError, f"scan: the body must return (carry, y), or (carry, None); it returned {result!r}.")
     return result
 
 
 def _check_carry(init: Any, carry: Any, first: Sequence[Tensor]) -> list[Tensor]:
     """The carries after a step, after a check that nesting, shapes and dtypes are those of init."""
     if _form(init) != _form(carry):
-        fail(
-            UsageError,
-            f"scan: the body must return a carry nested like init; init is {init!r}, the body returned {carry!r}.",
-        )
+        fail(UsageError, f"scan: the carry must be nested like init; init is {init!r}, the body returned {carry!r}.")
     after = _flat(carry, "the carry")
     for i, (a, b) in enumerate(zip(first, after, strict=True)):
         if a.node.type != b.node.type:

@@ -54,9 +54,7 @@ def swiglu(x: Tensor) -> Tensor:
     """
     width = x.shape[-1] if x.ndim else 0
     if not isinstance(width, int) or width % 2 or not width:
-        fail(
-            ShapeError, f"swiglu splits the last axis into halves; received {shape_text(x.shape)}. Make its size even."
-        )
+        fail(ShapeError, f"swiglu halves the last axis; received {shape_text(x.shape)}. Make its size even.")
     return silu(x[..., : width // 2]) * x[..., width // 2 :]
 
 

@@ -101,10 +101,7 @@ def _sizes(equation: str, terms: Sequence[LabelledTensor]) -> dict[str, Extent]:
             if sizes.setdefault(letter, size) == 1:
                 sizes[letter] = size
             elif size not in (1, sizes[letter]):
-                fail(
-                    ShapeError,
-                    f"einsum: {letter!r} of {equation!r} is {sizes[letter]} in one tensor, {size} in another.",
-                )
+                fail(ShapeError, f"einsum: {letter!r} of {equation!r} has the sizes {sizes[letter]} and {size}.")
     return sizes
 
 

@@ -1,4 +1,4 @@
-"""Elementwise functions composed of primitives."""
+"""Elementwise functions composed of primitives, and bitwise ones of integers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from wholestep.compiler.ir.types import boolean
 from wholestep.errors import DTypeError, OptionError
 
 __all__ = [
-    "ceil", "clip", "floor_divide", "isfinite", "isinf", "isnan", "lerp", "log10", "logical_xor", "masked_fill", "pow",
-    "round", "rsqrt", "square", "trunc",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clip", "floor_divide", "isfinite", "isinf",
+    "isnan", "left_shift", "lerp", "log10", "logical_xor", "masked_fill", "pow", "right_shift", "round", "rsqrt",
+    "square", "trunc",
 ]  # fmt: skip
 
 
@@ -115,3 +116,39 @@ def logical_xor(x: Operand, y: Operand) -> Tensor:
     if t.dtype != boolean:
         fail(DTypeError, f"logical_xor needs bool tensors; received {t.node.type}. Compare it first: x != 0.")
     return t != as_tensor(y)
+
+
+def bitwise_and(x: Operand, y: Operand) -> Tensor:
+    """Bitwise and, as `x & y`; of bool tensors the logical and.  Example: `ws.bitwise_and(6, 3)` is 2."""
+    return as_tensor(x) & y
+
+
+def bitwise_or(x: Operand, y: Operand) -> Tensor:
+    """Bitwise or, as `x | y`.  Example: `ws.bitwise_or(6, 3)` is 7."""
+    return as_tensor(x) | y
+
+
+def bitwise_xor(x: Operand, y: Operand) -> Tensor:
+    """Bitwise exclusive or, as `x ^ y`.  Example: `ws.bitwise_xor(6, 3)` is 5."""
+    return as_tensor(x) ^ y
+
+
+def bitwise_not(x: Operand) -> Tensor:
+    """Bitwise complement, as `~x`.  Example: `ws.bitwise_not(6)` is -7."""
+    return ~as_tensor(x)
+
+
+def left_shift(x: Operand, y: Operand) -> Tensor:
+    """x · 2ʸ without the overflowing bits, as `x << y`; 0 if y is negative or not less than the number of bits.
+
+    Example: `ws.left_shift(3, 2)` is 12.
+    """
+    return as_tensor(x) << y
+
+
+def right_shift(x: Operand, y: Operand) -> Tensor:
+    """⌊x / 2ʸ⌋, as `x >> y`; only the sign remains if y is negative or not less than the number of bits.
+
+    Example: `ws.right_shift(12, 2)` is 3.
+    """
+    return as_tensor(x) >> y

@@ -52,10 +52,7 @@ def irfft(real: Tensor, imaginary: Tensor, n: int | None = None, axis: int = -1,
     frequencies = real.shape[at]
     length = 2 * (frequencies - 1) if n is None and isinstance(frequencies, int) else n
     if not isinstance(length, int) or length < 1:
-        fail(
-            OptionError,
-            f"irfft: n, the length of the result, must be at least 1; received {n!r} for {frequencies} frequencies.",
-        )
+        fail(OptionError, f"irfft: n, the length, must be at least 1; received {n!r} for {frequencies} frequencies.")
     a, count, back = _rows("irfft", real, length // 2 + 1, axis)
     b, _, _ = _rows("irfft", imaginary, length // 2 + 1, axis)
     angles = 2.0 * math.pi * np.outer(np.arange(count), np.arange(length)) / length
@@ -114,10 +111,7 @@ def _rows(op: str, x: Tensor, n: int | None, axis: int) -> tuple[Tensor, int, li
     size = x.shape[at]
     length = size if n is None else n
     if not isinstance(size, int) or not isinstance(length, int) or not 1 <= length <= LARGEST:
-        fail(
-            ShapeError,
-            f"{op}: the axis must have a fixed size from 1 to {LARGEST}; received {shape_text(x.shape)}, n={n}.",
-        )
+        fail(ShapeError, f"{op}: the axis needs a fixed size of 1 to {LARGEST}; received {shape_text(x.shape)}, n={n}.")
     last, back = move_axis_last(x.ndim, at)
     rows = x.permute(last)
     if length < size:

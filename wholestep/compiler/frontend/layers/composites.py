@@ -127,11 +127,9 @@ def normalize_by(
 
 
 def _update_running_statistics(x: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor) -> None:
-    """Record the updates of the running statistics; their sums are those of the norm, and are merged by CSE."""
+    """Record the updates of the running statistics; CSE merges their sums with those of the norm."""
     if x.graph is None:
-        fail(
-            UsageError, "batch_norm updates its running statistics, which are states of a graph; record x in one first."
-        )
+        fail(UsageError, "batch_norm updates its running statistics, states of a graph; record x in one first.")
     average, unbiased = batch_statistics(x)
     if not isinstance(momentum, Tensor) and not 0 <= momentum <= 1:
         fail(OptionError, f"batch_norm: momentum must be between 0 (no update) and 1; received {momentum!r}.")
@@ -182,9 +180,7 @@ def _over_axes(op: str, x: Tensor, affine: Sequence[Operand | None], axis: Axes,
     if axes == (x.ndim - 1,):
         return _record(op, [x, *params], attrs)
     if not axes:
-        fail(
-            ShapeError, f"{op} needs an axis to normalise over; received x of shape {shape_text(x.shape)}, axis={axis}."
-        )
+        fail(ShapeError, f"{op} needs an axis to normalise over; received x {shape_text(x.shape)}, axis={axis}.")
     order = [*(d for d in range(x.ndim) if d not in axes), *axes]
     permuted = x.permute(*order)
     leading = x.ndim - len(axes)

@@ -79,11 +79,7 @@ def per_channel(op: str, bias: Operand, out: Tensor) -> Tensor:
     """A bias over channels, reshaped to broadcast against (N, C, ...)."""
     b = as_tensor(bias)
     if b.shape != (out.shape[1],):
-        fail(
-            ShapeError,
-            f"{op}: a bias needs one value for each of the {out.shape[1]} output channels; received "
-            f"{shape_text(b.shape)}.",
-        )
+        fail(ShapeError, f"{op}: a bias needs {out.shape[1]} values, one per channel; received {shape_text(b.shape)}.")
     return b.reshape((out.shape[1], *[1] * (out.ndim - 2)))
 
 
@@ -132,10 +128,7 @@ def conv3d(
         x = pad(x, [(0, 0), (0, 0), (low[0], high[0]), (0, 0), (0, 0)])
     count = (depth + low[0] + high[0] - window.extent[0]) // steps[0] + 1
     if count < 1:
-        fail(
-            ShapeError,
-            f"{op}: a kernel of depth {window.size[0]} does not fit into {shape_text(x.shape)}; add padding.",
-        )
+        fail(ShapeError, f"{op}: a kernel of depth {window.size[0]} exceeds {shape_text(x.shape)}; add padding.")
     images = _depth_as_channels(x, window, count)  # (N·D', C·KD, H, W)
     flat = kernel.reshape((kernel.shape[0], -1, *window.size[1:]))
     if low[1:] != high[1:]:

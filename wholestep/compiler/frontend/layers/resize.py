@@ -86,10 +86,7 @@ def _targets(
     per_axis = tuple(argument) if isinstance(argument, tuple | list) else (argument,) * len(current)
     if len(per_axis) != len(current) or not all(isinstance(e, int | float) and e > 0 for e in per_axis):
         what = "size" if scale is None else "scale"
-        fail(
-            OptionError,
-            f"interpolate: {what} must be a positive number, or one per axis ({len(current)}); received {argument!r}.",
-        )
+        fail(OptionError, f"interpolate: {what} is positive, one or {len(current)} numbers; received {argument!r}.")
     if scale is None:
         sizes = tuple(int(e) for e in per_axis)
         ratios = tuple(n / m for n, m in zip(current, sizes, strict=True))
@@ -189,7 +186,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     if not isinstance(h, int) or not isinstance(w, int) or h % factor or w % factor:
         fail(
             ShapeError,
-            f"pixel_unshuffle: height and width must be multiples of {factor}; received {shape_text(x.shape)}.",
+            f"pixel_unshuffle needs multiples of {factor} as height and width; received {shape_text(x.shape)}.",
         )
     split = x.reshape((n, channels, h // factor, factor, w // factor, factor))
     return split.permute(0, 1, 3, 5, 2, 4).reshape((n, channels * factor * factor, h // factor, w // factor))

@@ -127,10 +127,7 @@ def same_padding(op: str, image: Extent, size: int, stride: int, dilation: int) 
     if stride == 1:
         return extent - 1
     if not isinstance(image, int):
-        fail(
-            ShapeError,
-            f'{op}: padding="same" with a stride of {stride} needs an image of fixed size; received {image}.',
-        )
+        fail(ShapeError, f'{op}: padding="same" with stride {stride} needs a fixed image size; received {image}.')
     return max((-(-image // stride) - 1) * stride + extent - image, 0)
 
 

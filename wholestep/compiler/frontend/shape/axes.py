@@ -77,9 +77,7 @@ def movedim(x: Tensor, source: int | Sequence[int], destination: int | Sequence[
     sources = [x._axes(a)[0] for a in ([source] if isinstance(source, int) else source)]
     targets = [x._axes(a)[0] for a in ([destination] if isinstance(destination, int) else destination)]
     if len(sources) != len(targets) or len({*sources}) < len(sources) or len({*targets}) < len(targets):
-        fail(
-            ShapeError, f"movedim: every axis needs one distinct destination; received {source!r} and {destination!r}."
-        )
+        fail(ShapeError, f"movedim: each axis needs a destination of its own; received {source!r}, {destination!r}.")
     order = [d for d in range(x.ndim) if d not in sources]
     for target, axis in sorted(zip(targets, sources, strict=True)):
         order.insert(target, axis)
@@ -109,7 +107,7 @@ def repeat(x: Tensor, *times: int | Sequence[int]) -> Tensor:
     if len(counts) < x.ndim or any(not isinstance(n, int) or n < 1 for n in counts):
         fail(
             OptionError,
-            f"repeat needs an integer of at least 1 for each axis of {shape_text(x.shape)}; received {tuple(counts)}.",
+            f"repeat: {shape_text(x.shape)} needs a count of at least 1 per axis; received {(*counts,)}.",
         )
     new = len(counts) - x.ndim
     out = x.reshape((*[1] * new, *x.shape))

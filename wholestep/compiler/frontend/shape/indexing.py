@@ -76,29 +76,19 @@ def gather(node: Node, key: Node | np.ndarray | list[int], axis: int) -> Node:
     """The slices of `node` along `axis` at the indices."""
     indices = key if isinstance(key, Node) else _constant_indices(np.asarray(key), node, axis)
     if not indices.type.dtype.is_integer:
-        fail(
-            DTypeError,
-            f"an index must be an integer tensor; received {indices.type}. Select with ws.where instead of a mask.",
-        )
+        fail(DTypeError, f"an index must be an integer tensor; received {indices.type}. For a mask use ws.where.")
     return record("gather", [node, indices], at.GatherAttrs(axis))
 
 
 def _constant_indices(key: np.ndarray, node: Node, axis: int) -> Node:
     extent = node.type.shape[axis]
     if letter_of(key.dtype) not in "iu":
-        fail(
-            DTypeError,
-            f"an index array must hold integers; received {key.dtype}. Select with ws.where instead of a mask.",
-        )
+        fail(DTypeError, f"an index array must hold integers; received {key.dtype}. For a mask use ws.where.")
     if isinstance(extent, Dim):
-        fail(
-            ShapeError,
-            f"constant indices into the symbolic dimension {extent} may be out of range; pass them as an input.",
-        )
+        fail(ShapeError, f"constant indices into the symbolic {extent} may be out of range; pass them as an input.")
     if key.size and (key.min() < -extent or key.max() >= extent):
         fail(
-            ShapeError,
-            f"indices from {key.min()} to {key.max()} are outside axis {axis} of {shape_text(node.type.shape)}.",
+            ShapeError, f"indices {key.min()} to {key.max()} are outside axis {axis} of {shape_text(node.type.shape)}."
         )
     return constant(np.where(key < 0, key + extent, key), int32)
 
@@ -110,18 +100,12 @@ def _fill_ellipsis(node: Node, key: tuple[object, ...]) -> list[Item]:
         if isinstance(item, np.integer):
             item = int(item)
         if isinstance(item, bool) or not isinstance(item, int | slice | None | EllipsisType | Dim):
-            fail(
-                UsageError,
-                f"{item!r} cannot index a tensor; use ints, slices, None, ..., integer tensors and lists of ints.",
-            )
+            fail(UsageError, f"{item!r} cannot index a tensor; use ints, slices, None, ..., integer tensors and lists.")
         items.append(item)
     used = sum(1 for i in items if i is not None and i is not Ellipsis)
     rank = node.type.rank
     if used > rank or items.count(Ellipsis) > 1:
-        fail(
-            ShapeError,
-            f"{used} indices and {items.count(Ellipsis)} '...' for the {rank} axes of {shape_text(node.type.shape)}.",
-        )
+        fail(ShapeError, f"{used} indices and {items.count(Ellipsis)} '...' for {shape_text(node.type.shape)}.")
     rest: list[Item] = [slice(None)] * (rank - used)
     at_ellipsis = items.index(Ellipsis) if Ellipsis in items else len(items)
     return [*items[:at_ellipsis], *rest, *items[at_ellipsis + 1 :]]

@@ -35,10 +35,7 @@ def pad(x: Tensor, amounts: Sequence[tuple[int, int]], value: float = 0.0, mode:
         attrs = at.PadAttrs(tuple(a for a, _ in pairs), tuple(b for _, b in pairs), float(value))
         return Tensor(record("pad", [x.node], attrs), x.graph)
     if mode not in _PADDING:
-        fail(
-            OptionError,
-            f'pad: mode must be "constant" or one of {", ".join(f"{m!r}" for m in _PADDING)}; received {mode!r}.',
-        )
+        fail(OptionError, f"pad: mode is 'constant' or one of {', '.join(map(repr, _PADDING))}; received {mode!r}.")
     for axis, (low, high) in enumerate(pairs):
         if low or high:
             x = _pad_axis(x, axis, low, high, mode)

@@ -47,7 +47,7 @@ def put_along_axis(
     """x with values written at indices along an axis: y[i, index[i, j]] = values[i, j], as in NumPy; torch calls it
     `scatter` and `scatter_reduce`.
 
-    Each index is compared with each position, without a table in memory: the product of both sizes in comparisons.
+    Compares each index with each position along the axis: n·m comparisons, without a table in memory.
 
     Args:
         index: integers, of the rank of x; if it is shorter than x along another axis, the rest of x is unchanged.
@@ -241,10 +241,7 @@ def index_put(x: Tensor, indices: Sequence[Operand | None], values: Operand, acc
     op = "index_put"
     index_tensors = [None if i is None else as_indices(i) for i in indices]
     if len(index_tensors) > x.ndim or all(i is None for i in index_tensors):
-        fail(
-            ShapeError,
-            f"{op} needs 1 to {x.ndim} indices for {shape_text(x.shape)}, not all None; received {len(index_tensors)}.",
-        )
+        fail(ShapeError, f"{op} needs 1 to {x.ndim} indices, not all None; received {len(index_tensors)}.")
     masks = [i for i in index_tensors if i is not None and i.dtype == boolean]
     if masks:
         return _put_by_mask(op, x, index_tensors, values, accumulate)

@@ -142,9 +142,7 @@ def rotary(
     if not isinstance(width, int) or width % 2:
         fail(ShapeError, f"rotary turns pairs of features: the last axis must be even; received {shape_text(x.shape)}.")
     if frequencies is not None and len(frequencies) != width // 2:
-        fail(
-            ShapeError, f"rotary: {width // 2} pairs of features need as many frequencies; received {len(frequencies)}."
-        )
+        fail(ShapeError, f"rotary: {width // 2} pairs need as many frequencies; received {len(frequencies)}.")
     angles = rotary_frequencies(width, float(base)) if frequencies is None else np.asarray(frequencies, np.float64)
     cosine, sine = _turns(x, angles, start)
     if interleaved:

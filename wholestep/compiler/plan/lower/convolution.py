@@ -16,6 +16,7 @@ from wholestep.compiler.ir.type_rules.convolution import multiply_adds
 from wholestep.compiler.ir.types import DType, Extent, evaluate
 from wholestep.compiler.plan.fusion.clusters import Cluster
 from wholestep.compiler.plan.lower.convolution_ops import OPERANDS, POOLED, POOLS, WEIGHTS, geometry, operand_axes
+from wholestep.compiler.plan.lower.materialize import half_copy_under
 from wholestep.compiler.plan.lower.nest_builder import NestBuilder
 from wholestep.compiler.plan.memory.buffers import Buffers
 from wholestep.compiler.plan.model.access import identity, resolve
@@ -42,8 +43,9 @@ def _kernel(id: int, head: Node, buffers: Buffers, axes: Sequence[Extent], field
     input_axes_list = operand_axes(head.op, len(axes))
     for name, node, input_axes in zip(OPERANDS[head.op], head.inputs, input_axes_list, strict=True):
         all_axes += node.type.shape[-len([a for a in input_axes if a >= len(axes)]) :]
-        access = resolve(node, tuple(Index.axis(a) for a in input_axes))
-        operands.append(Operand(name, Load(buffers.of(access.base), access.shape, access.index), input_axes))
+        access, half = resolve(node, tuple(Index.axis(a) for a in input_axes)), half_copy_under(node)
+        buffer = buffers.of(access.base) if half is None else buffers.half(access.base, half.type.dtype)
+        operands.append(Operand(name, Load(buffer, access.shape, access.index), input_axes))
     work = flops_of_op(head, buffers.sizes)
     body = Window(head.op, tuple(operands), work=work, **(geometry(head.attrs) | dict(fields)))  # type: ignore[arg-type]
     return Kernel(id, tuple(all_axes), body)

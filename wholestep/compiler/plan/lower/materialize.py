@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType
@@ -109,6 +110,9 @@ def _from_half_copy(node: Node) -> Node:
     if node.op == "permute":
         inner = _from_half_copy(node.inputs[0])
         return node if inner is node.inputs[0] else node.with_inputs([inner])
+    if node.op == "reshape" and not is_reinterpretation(node):  # the weight of a convolution of one pixel
+        inner = _from_half_weight(node.inputs[0])
+        return node if inner is node.inputs[0] else node.with_inputs([inner])
     return _half_state(node) if node.type.rank == 2 else node
 
 
@@ -116,6 +120,24 @@ def _half_state(node: Node) -> Node:
     """The half copy of a state that the node rounds; any other node unchanged."""
     rounds = node.op == "cast" and node.type.dtype.is_half and is_state(node.inputs[0])
     return HalfCopy(node.inputs[0], node.type.dtype) if rounds else node
+
+
+def _from_half_weight(node: Node) -> Node:
+    """Let a weight of images that is a state rounded to half, perhaps with its axes reordered, read the half copy."""
+    if node.op == "permute":
+        inner = _from_half_weight(node.inputs[0])
+        return node if inner is node.inputs[0] else node.with_inputs([inner])
+    if node.op == "cast" and node.inputs[0].op == "permute" and _keeps_order(node.inputs[0]):
+        (view,) = node.inputs
+        inner = _half_state(Node("cast", view.inputs, node.attrs, node.name, node.line))
+        return view.with_inputs([inner]) if isinstance(inner, HalfCopy) else node
+    return _half_state(node)
+
+
+def _keeps_order(view: Node) -> bool:
+    """Do the elements of a permuted value keep their order in memory, because only axes of size 1 change places?"""
+    order = [d for d in attrs_of(view, at.PermuteAttrs).order if view.inputs[0].type.shape[d] != 1]
+    return order == sorted(order)
 
 
 def broadcast_half_bias(node: Node) -> Node | None:
@@ -137,6 +159,7 @@ class _Preparer:
 
     def __init__(self, rules: ReadableViews) -> None:
         self.rules = rules
+        self.copies: dict[Node, Node] = {}  # operands of routines -> their copies: ops of one call must share operands
 
     def in_rows(self, node: Node) -> Node:
         """The node itself if it will be stored in dense rows, else a copy of it."""
@@ -149,6 +172,8 @@ class _Preparer:
         return node if self.rules.has_steps(access) and not is_generated(access.base) else _copy(node)
 
     def window_operand(self, op: str, position: int, node: Node) -> Node:
+        if position == KERNELS.get(op) and self.rules.takes_half_rows():
+            node = _from_half_weight(node)
         access = resolve(node, identity(node.type.rank))
         fixed = range(0 if position == KERNELS.get(op) else 1, node.type.rank)
         in_place = not is_generated(access.base) and self.rules.takes_window(access, fixed)
@@ -157,7 +182,17 @@ class _Preparer:
     def call_operand(self, node: Node) -> Node:
         access = resolve(node, identity(node.type.rank))
         in_place = self.rules.takes_call(access, node.type.rank) and _is_affine(access)
-        return node if in_place and not is_generated(access.base) else _copy(node)
+        if in_place and not is_generated(access.base):
+            return node
+        if node not in self.copies:
+            self.copies[node] = self._copy_of_rows(node)
+        return self.copies[node]
+
+    def _copy_of_rows(self, node: Node) -> Node:
+        """A copy; of a value that is broadcast along outer axes only, the broadcast of a copy."""
+        if node.op == "expand" and attrs_of(node, at.ExpandAttrs).axes[-1:] == (node.type.rank - 1,):
+            return node.with_inputs([_copy(node.inputs[0])])
+        return _copy(node)
 
     def matmul(self, node: Node) -> Node:
         a, b = node.inputs

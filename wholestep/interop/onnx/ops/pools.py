@@ -33,9 +33,7 @@ def _pad_for_windows(x: Tensor, w: SlidingWindow, counts: Sequence[int], value: 
 def _taps(padded: Tensor, w: SlidingWindow, counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Tensor]]:
     """For each position in the window, the elements at it in all windows."""
     if math.prod(w.size) > LARGEST:
-        raise ShapeError(
-            f"windows of {' x '.join(map(str, w.size))} elements are too large; at most {LARGEST} are supported."
-        )
+        raise ShapeError(f"windows of {' x '.join(map(str, w.size))} elements; at most {LARGEST} are supported.")
     return w.taps(padded, counts)
 
 

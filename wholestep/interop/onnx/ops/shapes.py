@@ -239,7 +239,7 @@ def range_(start: Array, limit: Array, delta: Array) -> Tensor | Array:
     if start.dtype == object or limit.dtype == object:
         first, last = start.reshape(-1)[0], limit.reshape(-1)[0]
         if number(delta) != 1:
-            raise ShapeError(f"Range up to the symbolic dimension {last} with a step of {number(delta)}; use 1.")
+            raise ShapeError(f"Range up to the symbolic dimension {last} has the step {number(delta)}; supported is 1.")
         whole = ws.iota((last - first,), 0, "int64")
         return whole if first == 0 else whole + as_tensor(np.int64(first))
     first, last, step = (number(v) for v in (start, limit, delta))

@@ -154,9 +154,7 @@ class _ProtobufReader:
         dtype = self.dtype(t.data_type, t.name)
         count = math.prod(t.dims)
         if any(d < 0 for d in t.dims) or count * 8 > LARGEST:
-            raise CheckpointError(
-                f"{t.name!r} of {self.what} has the shape {tuple(t.dims)}, which is not a valid shape."
-            )
+            raise CheckpointError(f"{t.name!r} of {self.what} has the invalid shape {tuple(t.dims)}.")
         if t.data_location == TensorProto.EXTERNAL:
             raw = self._external(t, count)
         else:
@@ -198,9 +196,7 @@ class _ProtobufReader:
         for call in network.calls:
             for name in call.inputs:
                 if name not in defined:
-                    raise CheckpointError(
-                        f"{self.what}: {call.description} reads {name!r}, which nothing before it gives."
-                    )
+                    raise CheckpointError(f"{self.what}: {call.description} reads {name!r}, which nothing gives.")
             defined.update(call.outputs)
         for name in network.outputs:
             if name not in defined:

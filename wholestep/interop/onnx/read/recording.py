@@ -83,9 +83,7 @@ class OnnxRecorder:
         ignored = IGNORED - row.attributes
         unknown = call.attributes.keys() - row.attributes - ignored
         if unknown:
-            raise UsageError(
-                f"its attribute {sorted(unknown)[0]!r} is not supported; supported are {sorted(row.attributes)}."
-            )
+            raise UsageError(f"its attribute {min(unknown)!r} is not supported; known: {sorted(row.attributes)}.")
         missing = [name for name in row.needed if name not in call.attributes]
         if missing:
             raise UsageError(f"its attribute {missing[0]!r} is missing; the file is incomplete.")

@@ -10,8 +10,8 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.errors import GraphError
 from wholestep.interop.onnx.write import layers, loops
-from wholestep.interop.onnx.write.adjoints import ADJOINTS
 from wholestep.interop.onnx.write.emitter import OnnxEmitter
+from wholestep.interop.onnx.write.layers import ADJOINTS
 from wholestep.interop.onnx.write.values import LAZY, ROWS, value
 
 ALL_ROWS = {**ROWS, **layers.LAYERS, **ADJOINTS}

@@ -98,10 +98,7 @@ def _widen_symbolic_axes(value: Any, axes: Mapping[int, str]) -> Any:
         return value
     for axis in axes:
         if not -value.ndim <= axis < value.ndim or value.shape[axis] == 0:
-            fail(
-                UsageError,
-                f"dynamic: axis {axis} of an input of shape {tuple(value.shape)} does not exist, or is empty.",
-            )
+            fail(UsageError, f"dynamic: axis {axis} of an input of shape {tuple(value.shape)} is missing or empty.")
         if value.shape[axis] == 1:
             value = torch.cat([value, value], axis)
     return value.clone()

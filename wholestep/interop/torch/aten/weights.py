@@ -95,19 +95,13 @@ def give_back(module: Any, network: Module) -> Any:
     }
     missing = [name for name in numbers if name not in targets]
     if missing:
-        fail(
-            UnknownNameError,
-            f"the module has no {missing[0]!r}; it is not the one that this network was imported from.",
-        )
+        fail(UnknownNameError, f"the module has no {missing[0]!r}; this network was imported from another one.")
     moved = {}
     for name, array in numbers.items():
         value = torch.from_numpy(array)
         value = torch.view_as_complex(value) if targets[name].is_complex() else value
         if value.shape != targets[name].shape:
-            fail(
-                UnknownNameError,
-                f"{name!r} has shape {tuple(targets[name].shape)} in the module, {tuple(value.shape)} here.",
-            )
+            fail(UnknownNameError, f"{name!r} is {(*targets[name].shape,)} in the module, {(*value.shape,)} here.")
         moved[name] = value
     with torch.no_grad():
         for name, value in moved.items():

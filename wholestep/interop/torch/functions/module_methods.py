@@ -44,7 +44,7 @@ def modules(module: Module) -> Iterator[Module]:
 
 
 def get_submodule(module: Module, target: str) -> Module:
-    """The submodule with a path."""
+    """The submodule at a path of names."""
     modules_by_path = dict(module.named_modules())
     if target not in modules_by_path:
         paths = ", ".join(filter(None, modules_by_path))

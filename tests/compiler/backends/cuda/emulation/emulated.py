@@ -159,23 +159,25 @@ def attended_backward(
 Options = Mapping[str, Any]
 
 
-def _attrs(options: Options, size: tuple[int, ...] | None = None) -> Any:
-    low = options["padding"]
-    given = (options["stride"], low, low, options["dilation"], 1, False)
+def _attrs(options: Options, channels: tuple[int, int], size: tuple[int, ...] | None = None) -> Any:
+    """The groups follow from the channels of an image and of a filter, as in the library."""
+    low, groups = options["padding"], channels[0] // channels[1]
+    given = (options["stride"], low, low, options["dilation"], groups, False)
     return at.ConvAttrs(*given) if size is None else at.ConvGradAttrs(*given, size)
 
 
 def convolved(options: Options, image: Array, weight: Array) -> tuple[Array, ...]:
-    return (convolution_values.conv2d(None, _attrs(options), image, weight),)
+    channels = (image.shape[1], weight.shape[1])
+    return (convolution_values.conv2d(None, _attrs(options, channels), image, weight),)
 
 
 def given_back(options: Options, loss: Array, filter: Array) -> tuple[Array, ...]:
-    attrs = _attrs(options, options["shape"][2:])
+    attrs = _attrs(options, (options["shape"][1], filter.shape[1]), options["shape"][2:])
     return (convolution_values.conv2d_grad_input(None, attrs, loss, filter),)
 
 
 def correlated(options: Options, image: Array, loss: Array) -> tuple[Array, ...]:
-    attrs = _attrs(options, options["shape"][2:])
+    attrs = _attrs(options, (image.shape[1], options["shape"][1]), options["shape"][2:])
     return (convolution_values.conv2d_grad_weight(None, attrs, image, loss),)
 
 

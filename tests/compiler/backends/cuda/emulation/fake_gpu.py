@@ -13,22 +13,22 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.compiler.backends.cuda.emulation.emulated import WRONG, compiled_text, host_graph, host_product
+from tests.compiler.backends.cuda.emulation.emulated import WRONG, compiled_text, header_text, host_graph, host_product
 from wholestep.compiler.backends.cuda.driver import driver, nvrtc
 from wholestep.compiler.backends.cuda.libraries import cublas, cudnn
 from wholestep.compiler.backends.cuda.runtime import device
 from wholestep.compiler.backends.gpu.grids.gemm_library import Product
 
-MEETS = re.compile(
-    r"ws_warp|ws_convolve|ws_\w*gradient|ws_block|ws_\w*product|ws_\w*attention|__ballot|__syncthreads"
-    r"|ws_is_last|ws_strip|ws_pixels|ws_scatter_table|ws_rank_keys|ws_\w+_digits"
-)
+PRIMITIVE = re.compile(r"^(?:template|struct|WS_\w+|static)\b", re.MULTILINE)  # where a definition of a header begins
+WAITS = re.compile(r"__sync|__shfl|__ballot|ws_exchange|ws_arrive|ws_await")  # what threads of a block wait for
 TOTAL = 1 << 30  # bytes of its memory
 MOST_SHARED, ALLOWED = 227 << 10, 48 << 10  # bytes of shared memory of a block, and of one for which nobody asked
 FENCE, UNTOUCHED = 256, 0xAB  # bytes behind every allocation that nobody may write, and what they hold
@@ -489,6 +489,19 @@ def size_of(parameter: str) -> int:
     return 8 * int(table[1]) if table else 4 if parameter.startswith("int ") and "*" not in parameter else 8
 
 
+@cache
+def meeting_point() -> re.Pattern[str]:
+    """The names of the primitives in which threads meet, directly or in another primitive."""
+    text = header_text()
+    starts = [found.start() for found in PRIMITIVE.finditer(text)]
+    parts = [text[start:end] for start, end in pairwise([*starts, len(text)])]
+    named = [(found[0], part) for part in parts if (found := re.search(r"\bws_\w+(?=\(| \{)", part))]
+    meeting = {name for name, part in named if WAITS.search(part)}
+    while more := {n for n, part in named if meeting & set(re.findall(r"ws_\w+", part))} - meeting:
+        meeting |= more
+    return re.compile(rf"{WAITS.pattern}|\b(?:{'|'.join(sorted(meeting))})\b")
+
+
 def fake_compile(text: str, architecture: str) -> bytes:
     """A C++ compiler in the place of NVRTC; what it gives is a name under which the code is found."""
     body = text[text.index("// ---- kernels") :]
@@ -496,7 +509,7 @@ def fake_compile(text: str, architecture: str) -> bytes:
     texts = {name: next(t for t in body.split("\n\n") if f" {name}(" in t) for name, _ in functions}
     dll, path = compiled_text(body, [name for name, _ in functions])
     code = path.encode()
-    meets = {name: bool(MEETS.search(found)) for name, found in texts.items()}
+    meets = {name: bool(meeting_point().search(found)) for name, found in texts.items()}
     waiting = {name for name, found in texts.items() if "ws_wait_for_others();" in found}
     CODE[code] = (
         dll,

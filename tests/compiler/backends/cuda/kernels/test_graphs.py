@@ -71,7 +71,7 @@ def run(
             arrays[b.id] = arena[b.offset : b.offset + b.bytes].view(dtype)
             continue
         raw = np.full(b.bytes, 255, np.uint8)
-        given = {Space.INPUT: inputs, Space.STATE: values}.get(b.space, {}).get(b.name)
+        given = {Space.INPUT: inputs, Space.STATE: values, Space.COPY: values}.get(b.space, {}).get(b.name)
         data = constants.get(b.id) if given is None else np.ascontiguousarray(given, dtype).tobytes()
         if data:
             raw[: len(data)] = np.frombuffer(data, np.uint8)

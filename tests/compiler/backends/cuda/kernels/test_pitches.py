@@ -10,7 +10,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
-from tests.compiler.backends.cuda.emulation.targets import change_targets
+from tests.compiler.backends.cuda.emulation.targets import change_targets, set_costs
 from wholestep.compiler.backends.cuda.runtime import device
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.cost_model import GemmCosts
@@ -77,14 +77,16 @@ def test_scores_of_an_odd_number_of_classes_have_aligned_rows() -> None:
     assert not [b for b in other.buffers if 5056 in b.type.shape], "exact float32 is left as it is"
 
 
-@pytest.mark.parametrize("precision", HALVES)
-@pytest.mark.parametrize(("classes", "inputs", "width"), [(19, 24, 24), (5, 13, 24), (1003, 9, 17)])
+@pytest.mark.parametrize("precision", [*HALVES, "tf32"])
+@pytest.mark.parametrize(("classes", "inputs", "width"), [(19, 24, 24), (5, 13, 24), (1003, 9, 17), (2, 8, 1)])
 def test_steps_with_such_rows_are_the_references(
     gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch, classes: int, inputs: int, width: int, precision: str
 ) -> None:
-    """At capacity and below; the plan is checked against the interpreter besides."""
-    compute_all_products(monkeypatch)
-    ours, other = (build(d, width, classes, 6, precision, inputs) for d in ("cuda", "reference"))
+    """At capacity and below; inputs and states that cannot be padded are copied."""
+    compute_all_products(monkeypatch, ("float32",) if precision == "tf32" else HALVES)
+    set_costs(monkeypatch, "gemm", copied_uses=1)
+    ours = build("cuda", width, classes, 6, precision, inputs)
+    other = build("reference", width, classes, 6, "float32" if precision == "tf32" else precision, inputs)
     found = library(ours.plan)
     assert not [p for p in found if p.n % 8 or (p.m if p.a.row == 1 else p.k) % 8], "contiguous axes are aligned"
     assert "checked against the interpreter" in str(ours.report())
@@ -99,3 +101,48 @@ def test_steps_with_such_rows_are_the_references(
     ours.set("w1", other.get("w1"))  # the copy that products read is made again, with its padding
     x, labels = rng.standard_normal((5, inputs), np.float32), rng.integers(0, classes, 5).astype(np.int32)
     assert float(ours.step(x=x, labels=labels)) == pytest.approx(float(other.step(x=x, labels=labels)), rel=1e-2)
+
+
+@pytest.mark.parametrize(("batch", "heads"), [(67, 3), (2, 5)])
+def test_products_of_two_batch_axes_are_few_calls(
+    gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch, batch: int, heads: int
+) -> None:
+    """One call for each index of the shorter axis; heads are strided views of packed rows."""
+    compute_all_products(monkeypatch)
+    width = heads * 8
+
+    def build_heads(device: str) -> ws.Session:
+        g = ws.Graph()
+        x = g.input("x", ("batch", 7, 2 * width)) * g.parameter("gain", (2 * width,), init=0.5)
+        q, v = (x[..., i * width : (i + 1) * width].reshape(-1, 7, heads, 8).permute(0, 2, 1, 3) for i in range(2))
+        made = ws.tanh(q @ v.permute(0, 1, 3, 2)) @ v
+        g.set_outputs({"loss": (made * made).mean()})
+        options = ws.CompileOptions(verify=False, cache=False, egraph=False)
+        how = {"batch_size": batch, "precision": "bfloat16", "seed": 1, "options": options}
+        return ws.build_session(g, optimizer=ws.SGD(lr=0.5), device=device, **how)
+
+    ours, other = build_heads("cuda"), build_heads("reference")
+    assert {(p.outer, p.batch) for p in library(ours.plan)} == {(min(batch, heads), max(batch, heads))}
+    for rows in (batch, 1):
+        x = np.random.default_rng(rows).standard_normal((rows, 7, 2 * width), np.float32)
+        assert float(ours.step(x=x)) == pytest.approx(float(other.step(x=x)), rel=1e-2)
+    np.testing.assert_allclose(ours.get("gain"), other.get("gain"), rtol=2e-2, atol=2e-3)
+
+
+def test_an_output_is_copied_behind_its_product(gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute_all_products(monkeypatch)
+    set_costs(monkeypatch, "gemm", copied_uses=1)
+
+    def build_scores(device: str) -> ws.Session:
+        g = ws.Graph()
+        scores = g.input("x", ("batch", 16)) @ g.parameter("w", (11, 16)).T
+        g.set_outputs({"loss": (scores * scores).mean(), "scores": scores})
+        options = ws.CompileOptions(verify=False, cache=False, egraph=False)
+        how = {"batch_size": 6, "precision": "bfloat16", "seed": 1, "options": options}
+        return ws.build_session(g, optimizer=ws.SGD(lr=0.5), device=device, **how)
+
+    ours, other = build_scores("cuda"), build_scores("reference")
+    assert {p.n for p in library(ours.plan)} == {16}
+    x = np.random.default_rng(0).standard_normal((5, 16), np.float32)
+    results = [session.step(x=x)["scores"] for session in (ours, other)]
+    np.testing.assert_allclose(*results, rtol=2e-2, atol=2e-2)

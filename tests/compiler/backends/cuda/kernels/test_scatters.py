@@ -78,7 +78,9 @@ def test_few_rows_are_tables_of_partial_sums(rows: int, width: int) -> None:
     check(gathered(rows, width, 9), example(rows, width, 60, 9), (60, 95), "scatter table")
 
 
-@pytest.mark.parametrize(("rows", "width", "most_ranked"), [(37, 1200, 1 << 13), (300, 42, 1 << 13), (70000, 4, 1)])
+@pytest.mark.parametrize(
+    ("rows", "width", "most_ranked"), [(37, 1200, 1 << 13), (300, 42, 1 << 13), (70000, 1, 1), (90, 24, 1)]
+)
 def test_many_rows_are_segments_of_sorted_indices(
     rows: int, width: int, most_ranked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +101,7 @@ def test_rows_of_every_sample_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -
     ("rows", "width", "form"),
     [
         (2, 768, "scatter table"),
-        (1000, 768, "scatter rows"),
+        (1000, 768, "scatter sorted"),
         (50257, 768, "scatter sorted"),
         (32000, 4096, "scatter sorted"),
     ],
@@ -108,6 +110,7 @@ def test_forms_of_4096_tokens(rows: int, width: int, form: str) -> None:
     """Token types, small and large vocabularies; rows wider than shared memory are no loop over all indices."""
     plan = planned(gathered(rows, width, 512), 8)
     assert forms(plan) == [form]
+    assert forms(planned(gathered(100, 64, 128), 8)) == ["scatter rows"], "few indices share a launch"
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])

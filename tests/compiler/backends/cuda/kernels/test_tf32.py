@@ -10,6 +10,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
 from tests.support.sessions import data, mlp
+from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.grids import gemm_library
 from wholestep.errors import OptionError
 
@@ -46,6 +47,66 @@ def test_elsewhere_it_is_refused(device: str) -> None:
     )
     with pytest.raises(OptionError, match=text):
         ws.build_session(mlp(), batch_size=4, device=device, precision="tf32")
+
+
+def convolution(channels: int = 32) -> ws.Graph:
+    """A convolution that the library computes if it may round to tf32, and a product that it computes too."""
+    g = ws.Graph()
+    x, labels = g.input("x", ("batch", channels, 6, 6)), g.input("labels", ("batch",), "int32")
+    body = ws.nn.Sequential(
+        ws.nn.Conv2d(channels, channels, 3, padding=1), ws.nn.ReLU(), ws.nn.Flatten(), ws.nn.Linear(36 * channels, 4)
+    )
+    g.set_outputs([ws.losses.cross_entropy(body(x), labels)])
+    return g
+
+
+SAID = "of these round float32 operands to tf32, as PyTorch does by default; precision='float32' is exact"
+
+
+@pytest.mark.parametrize(
+    ("precision", "target", "rounds"),
+    [(None, "+tf32conv", True), ("tf32", "+tf32", True), ("float32", "", False), ("bfloat16", "", False)],
+)
+def test_convolutions_are_as_in_pytorch_unless_float32_is_asked_for(
+    precision: str | None, target: str, rounds: bool
+) -> None:
+    report = ws.estimate(convolution(), batch_size=8, device="null:cuda/sm_90", precision=precision)
+    assert report.plan.target == f"cuda/sm_90{target}"
+    assert (SAID in str(report)) == rounds
+    assert TARGETS[report.plan.target].tf32 == (precision == "tf32"), "products round only where that was asked for"
+
+
+def test_a_network_without_convolutions_is_exact_by_default() -> None:
+    plans = [ws.estimate(mlp(), batch_size=8, device="null:cuda/sm_90", precision=p).plan for p in (None, "float32")]
+    assert [plan.target for plan in plans] == ["cuda/sm_90"] * 2
+    assert ws.estimate(convolution(), batch_size=8, device="null:cpu/portable").plan.target == "cpu/portable"
+
+
+def test_a_convolution_in_a_loop_is_seen() -> None:
+    g = ws.Graph()
+    g.set_outputs([ws.nn.ConvLSTM2d(2, 4, 3)(g.input("x", ("batch", 3, 2, 6, 6)))[0].mean()])
+    assert ws.estimate(g, batch_size=2, device="null:cuda/sm_90").plan.target == "cuda/sm_90+tf32conv"
+
+
+def test_default_convolutions_train_near_float32_with_the_same_bits(gpu: FakeDriver | None) -> None:
+    def losses(precision: str | None) -> list[float]:
+        session = ws.build_session(
+            convolution(),
+            optimizer=ws.SGD(lr=0.1),
+            batch_size=4,
+            seed=3,
+            device="cuda",
+            precision=precision,
+            options=CHECKED,
+        )
+        rng = np.random.default_rng(0)
+        batch = {"x": rng.standard_normal((4, 32, 6, 6), dtype=np.float32), "labels": np.arange(4, dtype=np.int32)}
+        return [float(session.step(batch).loss) for _ in range(3)]
+
+    rounded, exact = losses(None), losses("float32")
+    assert rounded == losses(None)
+    assert rounded != exact
+    np.testing.assert_allclose(rounded, exact, rtol=2e-3)
 
 
 def test_a_plan_can_be_looked_at_without_a_gpu() -> None:

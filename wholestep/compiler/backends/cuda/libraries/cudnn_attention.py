@@ -42,6 +42,8 @@ def why_not_cudnn(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> str 
         return "it has a mask"
     if kernel.loop is not None or len(axes.lead) > 2 or {r.name for r in call.results} not in supported_results:
         return "it is in a loop, or has unsupported axes or results"
+    if call.routine == "attention_grad" and kernel.axes[axes.group] != 1:
+        return "cuDNN has no deterministic gradient of keys that several heads share"
     least = costs_of(plan).library.attention_flops
     if call.work < least:
         return f"it has fewer than {least // 1_000_000} million operations"

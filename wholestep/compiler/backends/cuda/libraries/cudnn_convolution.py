@@ -38,13 +38,19 @@ OPS = {  # op of the IR -> the library's function, its argument names for our op
 }
 
 
-def has_many_channels(dtype: DType, channels: Extent, outputs: Extent, groups: int, tf32_channels: int | None) -> bool:
-    """Is a convolution with this many channels per group one for the library?
+def has_many_channels(
+    op: str, dtype: DType, channels: Extent, outputs: Extent, groups: int, tf32_channels: int | None
+) -> bool:
+    """Is a convolution or adjoint with this many channels and outputs per group one for the library?
+
+    Of groups, images in half types: for a weight gradient its first deterministic proposal may be slow (063).
 
     Args:
         tf32_channels: fewest channels of a float32 convolution; None if these are not computed in tf32.
     """
-    if not (isinstance(channels, int) and isinstance(outputs, int)) or groups > 1:
+    if not (isinstance(channels, int) and isinstance(outputs, int)):
+        return False
+    if groups > 1 and not (dtype.is_half and op != "conv2d_grad_weight"):
         return False
     least = CHANNELS if dtype.is_half else tf32_channels if dtype == float32 else None
     return least is not None and channels % CHANNELS == outputs % CHANNELS == 0 and min(channels, outputs) >= least
@@ -52,7 +58,7 @@ def has_many_channels(dtype: DType, channels: Extent, outputs: Extent, groups: i
 
 def tf32_channels_of(target: GpuTarget) -> int | None:
     """Fewest channels of a float32 convolution that the library computes; None if the target computes none in tf32."""
-    return target.cost_model.library.tf32_channels if target.tf32 else None
+    return target.cost_model.library.tf32_channels if target.tf32_convolutions else None
 
 
 def is_for_library(node: Node, target: GpuTarget) -> bool:
@@ -81,7 +87,8 @@ def _is_for_library(node: Node, tf32_channels: int | None) -> bool:
     a = node.attrs
     assert isinstance(a, at.ConvAttrs | at.ConvGradAttrs)
     outputs, _, _, channels = weight.type.shape
-    return a.last and has_many_channels(node.inputs[0].type.dtype, channels, outputs, a.groups, tf32_channels)
+    each = static_extent(outputs) // a.groups
+    return a.last and has_many_channels(node.op, node.inputs[0].type.dtype, channels, each, a.groups, tf32_channels)
 
 
 def takes_epilogue(convolution: Node, node: Node, alone: bool, target: str) -> bool:
@@ -113,7 +120,8 @@ def why_not_cudnn(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> str 
         return f"they multiply {'/'.join(sorted(map(str, dtypes)))}"
     if len(dtypes) > 1 or plan.buffers[result[0].buffer].type.dtype not in dtypes:
         return "their sums are not rounded"  # the library's algorithms with float32 results are slow
-    if not has_many_channels(min(dtypes, key=str), weight[3], weight[0], window.groups, tf32_channels):
+    outputs = static_extent(weight[0]) // window.groups
+    if not has_many_channels(window.op, min(dtypes, key=str), weight[3], outputs, window.groups, tf32_channels):
         few = f"their channels are few, or not multiples of {CHANNELS}"
         return "they have groups" if window.groups > 1 else few
     if kernel.loop is not None or not _is_symmetric(kernel, window):

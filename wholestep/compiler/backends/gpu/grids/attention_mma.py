@@ -20,6 +20,7 @@ from wholestep.compiler.plan.model.bodies import Call
 from wholestep.compiler.plan.model.kernel import Draft, Kernel
 
 FRAGMENT = 16  # rows and columns of a fragment in native/attention_mma.h
+HELD = 64  # columns of queries, times fragments, that a warp of the forward pass keeps in registers
 ROW_PADDING = 16  # bytes after each row in shared memory, against bank conflicts
 
 
@@ -32,6 +33,7 @@ class MmaTiles:
     others: int  # rows of a tile that the block iterates over
     stages: int  # buffers of such tiles
     parts: int  # of a tile of keys: 2 if gradients of keys and of values are computed by separate blocks
+    short: int = 0  # 1 if one block computes all gradients of a head, whose queries and keys fit one tile each
 
     @property
     def rows(self) -> int:
@@ -43,11 +45,18 @@ class MmaTiles:
         if call.routine == "attention":
             return self.rows * (_round_up(width) * call.dtype.size + ROW_PADDING) + self.stages * self.others * row
         statistics = 2 * self.others * float32.size
+        if self.short:
+            return 2 * self.rows * row + statistics
         return self.rows * row + self.stages * self.others * row + statistics
+
+    def holds_queries(self, call: Call) -> bool:
+        """Does a warp of the forward pass keep its queries in registers?"""
+        width = dict(call.extents)["width"]
+        return call.routine == "attention" and isinstance(width, int) and self.fragments * _round_up(width) <= HELD
 
     @property
     def as_tile(self) -> tuple[int, ...]:
-        return (self.warps, self.fragments, self.others, self.stages, self.parts)
+        return (self.warps, self.fragments, self.others, self.stages, self.parts, self.short)
 
 
 def _round_up(columns: int) -> int:
@@ -67,32 +76,42 @@ def schedule_mma(plan: Draft, kernel: Kernel) -> GpuSchedule:
     lead = prod(evaluate(kernel.axes[a], sizes) for a in axes.lead)
     names = ("group", "queries", "keys", "width", "values")
     heads, queries, keys, width, values = (evaluate(kernel.axes[getattr(axes, name)], sizes) for name in names)
-    owned = [queries] * makes_queries(call) + [keys] * makes_keys(call)
-    tiles = choose_tiles(target, call, max(owned), width, values)
+    tiles = choose_tiles(target, call, (queries, keys), width, values)
     blocks = lead * heads * max(1, -(-queries // tiles.rows)) if makes_queries(call) else 0
     blocks += lead * tiles.parts * max(1, -(-keys // tiles.rows)) if makes_keys(call) else 0
+    blocks = lead if tiles.short else blocks
     shared = tiles.shared_bytes(call, width, values)
     return GpuSchedule(Form.ATTENTION_MMA, WARP * tiles.warps, max(1, blocks), tile=tiles.as_tile, ahead=shared)
 
 
-def choose_tiles(target: GpuTarget, call: Call, owned: int, width: int, values: int) -> MmaTiles:
-    """The first tiles, largest first, whose operands fit the shared memory of a block."""
+def choose_tiles(target: GpuTarget, call: Call, lengths: tuple[int, int], width: int, values: int) -> MmaTiles:
+    """The first tiles, largest first, whose operands fit the shared memory of a block; `lengths`: queries, keys."""
     costs = target.cost_model.attention
-    fitting = (t for t in _tiles(costs, call, owned, width, values) if _fits(target, t, call, width, values))
-    tiles = next(fitting, None)
-    assert tiles is not None, f"heads of {width} and {values} columns passed the limit of {target}"
-    return tiles
+    tiles = (*_short_tiles(costs, call, max(lengths), width, values), *_tiles(costs, call, lengths, width, values))
+    fitting = (t for t in tiles if _fits(target, t, call, width, values))
+    chosen = next(fitting, None)
+    assert chosen is not None, f"heads of {width} and {values} columns passed the limit of {target}"
+    return chosen
 
 
 def _fits(target: GpuTarget, tiles: MmaTiles, call: Call, width: int, values: int) -> bool:
     return tiles.shared_bytes(call, width, values) <= target.shared_memory
 
 
-def _tiles(costs: AttentionCosts, call: Call, owned: int, width: int, values: int) -> Iterator[MmaTiles]:
+def _short_tiles(costs: AttentionCosts, call: Call, longest: int, width: int, values: int) -> Iterator[MmaTiles]:
+    warps = max(1, -(-longest // FRAGMENT))
+    narrow = _round_up(width) + _round_up(values) <= costs.mma_short_columns
+    if warps <= costs.mma_warps and narrow and makes_keys(call) and makes_queries(call):
+        yield MmaTiles(warps, 1, warps * FRAGMENT, 1, 1, short=1)
+
+
+def _tiles(costs: AttentionCosts, call: Call, lengths: tuple[int, int], width: int, values: int) -> Iterator[MmaTiles]:
+    owned = max([lengths[0]] * makes_queries(call) + [lengths[1]] * makes_keys(call))
     widths = _round_up(width), _round_up(values)
     forward = call.routine == "attention"
     row = max(widths) * call.dtype.size
     others = costs.mma_keys if forward and row <= costs.mma_wide_row else costs.mma_others
+    others = FRAGMENT if max(widths) > costs.mma_wide_columns else others
     two_fragments = row <= (costs.mma_forward_row if forward else costs.mma_backward_row)
     parts = 2 if makes_keys(call) and sum(widths) > costs.mma_columns else 1
     warps = next((w for w in (1, 2) if owned <= w * FRAGMENT), costs.mma_warps)

@@ -20,13 +20,14 @@ from wholestep.compiler.backends.gpu.kernel_schedule import (
     sizes_in,
 )
 from wholestep.compiler.backends.gpu.target import costs_of, target_of
-from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.lower.draft import count_work
 from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan
 
 # Bytes for small vectors, of which every rank receives all: `cuda/runtime/collectives.py` relies on this size.
 EXCHANGE_ROOM = 64 << 10
+ROUNDED = "of these round float32 operands to tf32, as PyTorch does by default; precision='float32' is exact"
 
 
 def choose_grids(draft: Draft) -> Draft:
@@ -75,6 +76,8 @@ def library_notes(plan: Plan) -> tuple[str, ...]:
             form = "our implicit GEMM" if schedule_of(kernel).form == Form.PRODUCT else "our direct kernels"
             by = f"{form}: {reason}" if reason else f"{libraries.name}, channels-last, with deterministic algorithms"
             counts[f"convolutions and adjoints by {by}"] += 1
+            if not reason and plan.buffers[kernel.body.operands[0].load.buffer].type.dtype == float32:
+                counts[ROUNDED] += 1
     return tuple(f"{count} {text}" for text, count in counts.items())
 
 

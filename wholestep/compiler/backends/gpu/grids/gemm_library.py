@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.strides import is_affine, start_of, stride_of
@@ -56,6 +57,7 @@ def is_direct(plan: Draft, dot: Dot) -> bool:
         return False
     (store,) = level.stores
     rounds = bool(rest) and rest[-1].op == "cast" and rest[-1].dtype.is_half and store.value == rest[-1].id
+    rounds = rounds and plan.buffers[dot.a.buffer].type.dtype.is_half  # the library rounds no product of float32
     if rest and not (rounds and (len(rest) == 1 or bias_of(dot) is not None)) and not accumulates_in_place(dot):
         return False
     return stride_of(store.load, dot.n) == 1 and is_affine(store.load)
@@ -98,16 +100,23 @@ def is_library_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bo
     dtype, least = plan.buffers[dot.a.buffer].type.dtype, least_flops(plan.target)
     if kernel.loop is not None or dtype.name not in least or len(dot.batch) > 2:
         return False
-    if len(dot.batch) == 2 and evaluate(kernel.axes[dot.batch[0]], sizes) > costs_of(plan).gemm.library_calls:
+    calls, matrices = batch_axes(kernel, sizes)
+    if calls is not None and evaluate(kernel.axes[calls], sizes) > costs_of(plan).gemm.library_calls:
         return False
     if plan.buffers[dot.b.buffer].type.dtype != dtype or len(dot.levels) > 1:
         return False
     contiguous = [1 in (stride_of(x, dot.k), stride_of(x, other)) for x, other in ((dot.a, dot.m), (dot.b, dot.n))]
-    extents = [evaluate(kernel.axes[a], sizes) for a in (*dot.batch[-1:], dot.m, dot.n, dot.k)]
-    flops = 2
-    for extent in extents:
-        flops *= extent
+    axes = (*(() if matrices is None else (matrices,)), dot.m, dot.n, dot.k)
+    flops = 2 * prod(evaluate(kernel.axes[a], sizes) for a in axes)
     return all(contiguous) and flops >= least[dtype.name]
+
+
+def batch_axes(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[int | None, int | None]:
+    """The batch axis of separate calls, and that of the matrices of a call: the longer one of two."""
+    dot = kernel.body
+    assert isinstance(dot, Dot)
+    by_length = sorted(dot.batch, key=lambda a: evaluate(kernel.axes[a], sizes))
+    return (by_length[0] if len(by_length) == 2 else None), (by_length[-1] if by_length else None)
 
 
 def workspace_of(plan: Draft, bytes: int) -> int:
@@ -121,15 +130,14 @@ def product_of(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> Product
     dot = kernel.body
     assert isinstance(dot, Dot)
     m, n, k = (evaluate(kernel.axes[a], sizes) for a in (dot.m, dot.n, dot.k))
-    batch = evaluate(kernel.axes[dot.batch[-1]], sizes) if dot.batch else 1
-    outer = evaluate(kernel.axes[dot.batch[0]], sizes) if len(dot.batch) == 2 else 1
+    calls, matrices = batch_axes(kernel, sizes)
+    outer, batch = (1 if axis is None else evaluate(kernel.axes[axis], sizes) for axis in (calls, matrices))
 
     def matrix(load: Load, row: int, column: int) -> GemmOperand:
         def number(extent: Extent) -> int:
             return evaluate(extent, sizes)
 
-        step = number(stride_of(load, dot.batch[-1])) if dot.batch else 0
-        call = number(stride_of(load, dot.batch[0])) if outer > 1 else 0
+        step, call = (0 if axis is None else number(stride_of(load, axis)) for axis in (matrices, calls))
         dtype = plan.buffers[load.buffer].type.dtype
         strides = number(stride_of(load, row)), number(stride_of(load, column))
         return GemmOperand(load.buffer, dtype, number(start_of(load)), *strides, step, call)
@@ -141,7 +149,8 @@ def product_of(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> Product
         c = matrix(dot.levels[0].stores[0].load, dot.m, dot.n)
     else:
         dtype = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
-        c = GemmOperand(-1, dtype, 0, n, 1, m * n, batch * m * n)
+        steps = (m * n, batch * m * n) if calls is None or calls < (matrices or 0) else (outer * m * n, m * n)
+        c = GemmOperand(-1, dtype, 0, n, 1, *steps)
     a, b = matrix(dot.a, dot.m, dot.k), matrix(dot.b, dot.k, dot.n)
     tf32 = a.dtype == float32 and target_of(plan).tf32
     return Product(m, n, k, batch, a, b, c, outer, bias, schedule_of(kernel).workspace, accumulates_in_place(dot), tf32)

@@ -105,7 +105,10 @@ def taps_of(s: GroupedShape, lane: Lane, costs: GroupedCosts) -> int:
 def strip_of(s: GroupedShape, lane: Lane, taps: int, costs: GroupedCosts) -> int:
     """Pixels of a strip: those with the fewest instructions for a row, whose last strip may be partly outside."""
     adjoint = s.op == "conv2d_grad_input"
-    step = s.stride[1]
+    step, registers = s.stride[1], costs.register_sums
+    if s.op == GRADIENT:
+        in_flight = costs.strided_inputs * (step - 1) * lane.together * lane.inputs
+        registers = min(registers, costs.gradient_registers - taps * lane.products - in_flight)
     per_pixel = lane.together * lane.outputs
 
     def instructions(count: int) -> float:
@@ -119,9 +122,9 @@ def strip_of(s: GroupedShape, lane: Lane, taps: int, costs: GroupedCosts) -> int
     counts = [
         n
         for n in range(1, min(costs.most_pixels, s.columns) + 1)
-        if (n == 1 or n * per_pixel <= costs.register_sums) and (not adjoint or n == 1 or n % step == 0)
+        if (n == 1 or n * per_pixel <= registers) and (not adjoint or n == 1 or n % step == 0)
     ]
-    if adjoint and step > 1 and step <= costs.most_pixels and step * per_pixel <= costs.register_sums:
+    if adjoint and step > 1 and step <= costs.most_pixels and step * per_pixel <= registers:
         counts = sorted({n for n in counts if n % step == 0} | {step})  # the phase of each pixel is a constant
     return min(counts, key=lambda n: (instructions(n), -n))
 
@@ -187,11 +190,10 @@ class GradientTile:
 def gradient_tile(s: GroupedShape, stored: DType, costs: GroupedCosts) -> GradientTile | None:
     lane, size = lane_of(s, stored.size, costs), stored.accumulate.size
     taps = taps_of(s, lane, costs)
-    count = strip_of(s, lane, taps, costs)
-    registers = size // 4 * (count * lane.together * lane.outputs + taps * lane.products)
-    threads = costs.threads if registers <= costs.many_registers else costs.fewer_threads
+    count, threads = strip_of(s, lane, taps, costs), costs.fewer_threads
     all_pairs = s.window[0] * ceil(s.window[1] / taps)
-    lanes = lanes_per_block(lane.count(s), lane.together * lane.outputs * stored.size, costs.most_gradient_lanes)
+    most = max(1, min(costs.most_lanes, costs.gradient_values // (all_pairs * taps * lane.products)))
+    lanes = lanes_per_block(lane.count(s), lane.together * lane.outputs * stored.size, most)
     most = max(1, min(threads // lanes, costs.shared_bytes // (taps * lane.products * lanes * size)))
     pairs = ceil(all_pairs / ceil(all_pairs / most))
     split = min(threads // (lanes * pairs), costs.shared_bytes // (pairs * taps * lane.products * lanes * size))
@@ -201,7 +203,7 @@ def gradient_tile(s: GroupedShape, stored: DType, costs: GroupedCosts) -> Gradie
 
 def most_slices(tile: GradientTile, costs: GroupedCosts) -> int:
     """Slices of the batch's rows whose sums separate blocks compute, for any batch; *bits*."""
-    return max(1, min(costs.most_slices, costs.gradient_blocks // tile.tiles))
+    return max(1, costs.gradient_blocks // tile.tiles)
 
 
 def schedule_grouped_gradient(s: GroupedShape, images: int, stored: DType, costs: GroupedCosts) -> GpuSchedule | None:

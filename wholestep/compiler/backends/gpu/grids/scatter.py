@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from wholestep.compiler.backends.gpu.cost_model import ScatterCosts
 from wholestep.compiler.backends.gpu.kernel_schedule import (
     JOINED,
     THREADS,
@@ -26,6 +27,7 @@ from wholestep.compiler.plan.model.kernel import Draft, Kernel
 from wholestep.compiler.plan.model.layout import align_up
 
 BLOCK_KEYS, DIGITS = 2048, 256  # keys per block and digits of a pass: `ws_count_digits` of native/scatter.h
+RANKED_KEYS = 32  # keys per block of `ws_rank_keys`
 SLICE = 32  # adjacent sorted keys that are added first if they have the same row; determines the bits
 
 
@@ -63,9 +65,24 @@ class SortedScatter:
     rows: int  # of the target
     row: int  # elements of a target row
     vector: int
-    across: int  # warps that share a row
+    lanes: int  # threads that share a row, or a part of one
+    pieces: int  # vectors per thread
     size: int  # bytes of a sum
     ranked: bool  # does one launch sort by comparing all pairs?
+
+    @property
+    def wide(self) -> int:
+        """Elements of a row that its threads add up at a time."""
+        return self.lanes * self.pieces * self.vector
+
+    @property
+    def across(self) -> int:
+        """Groups of threads that share a row."""
+        return -(-self.row // self.wide)
+
+    def blocks(self, items: int, most: int) -> int:
+        """Blocks for this many rows or slices."""
+        return blocks_of(items * self.across, THREADS // self.lanes, most)
 
     @property
     def passes(self) -> int:
@@ -95,7 +112,7 @@ class SortedScatter:
     def preparations(self, most_blocks: int) -> tuple[Preparation, ...]:
         """The launches before the scatter, in order."""
         if self.ranked:
-            sort = [Preparation("rank", -(-self.indices // THREADS))]
+            sort = [Preparation("rank", -(-self.indices // RANKED_KEYS))]
         else:
             sort = []
             for number in range(self.passes):
@@ -103,8 +120,7 @@ class SortedScatter:
                 sort += [Preparation(step, self.sort_blocks, 8 * number, source) for step in ("count", "place")]
         if self.indices < SLICE:
             return tuple(sort)
-        sums = blocks_of(self.indices // SLICE * self.across, THREADS // WARP, most_blocks)
-        return (*sort, Preparation("slices", sums, reads_updates=True))
+        return (*sort, Preparation("slices", self.blocks(self.indices // SLICE, most_blocks), reads_updates=True))
 
 
 def sorted_scatter(plan: Draft, kernel: Kernel) -> SortedScatter:
@@ -113,12 +129,14 @@ def sorted_scatter(plan: Draft, kernel: Kernel) -> SortedScatter:
     indices = prod(evaluate(kernel.axes[a], sizes) for a in scatter.over)
     row = prod(evaluate(kernel.axes[a], sizes) for a in row_axes_of(kernel, scatter))
     vector = row_vector(kernel, scatter, (8, 4))
+    lanes = min(WARP, 1 << (-(-row // vector) - 1).bit_length())
     return SortedScatter(
         indices,
         evaluate(scatter.target.shape[scatter.at], sizes),
         row,
         vector,
-        -(-row // (WARP * vector * costs.pieces_per_thread)),
+        lanes,
+        min(costs.pieces_per_thread, -(-row // (lanes * vector))),
         max(4, plan.buffers[scatter.target.buffer].type.dtype.size),
         indices <= costs.most_ranked,
     )
@@ -134,9 +152,11 @@ def table_lanes(plan: Draft, kernel: Kernel, scatter: Scatter) -> tuple[int, int
     if not isinstance(rows, int) or not isinstance(row, int) or scatter.onto or kernel.loop is not None:
         return None
     size = max(4, plan.buffers[scatter.target.buffer].type.dtype.size)
-    for each in (row_vector(kernel, scatter, (8,)), 1):
-        lanes = min(THREADS, -(-row // each))
-        if rows * each * (THREADS // lanes * lanes) * size <= costs_of(plan).scatter.shared_bytes:
+    for each in (row_vector(kernel, scatter, (8,)), row_vector(kernel, scatter, (4,)), 1):
+        # A block has few sums, so that joining the slices takes few rounds; its rows are whole sectors of memory.
+        lanes = max(8, 1 << (max(1, THREADS // (rows * each)).bit_length() - 1))
+        lanes = min(lanes, 1 << (-(-row // each) - 1).bit_length())
+        if rows * each * THREADS * size <= costs_of(plan).scatter.shared_bytes:
             return lanes, each
     return None
 
@@ -145,7 +165,7 @@ def schedule_table(plan: Draft, kernel: Kernel, scatter: Scatter, lanes: int, ea
     sizes, costs = sizes_in(plan, kernel), costs_of(plan).scatter
     indices = prod(evaluate(kernel.axes[a], sizes) for a in scatter.over)
     row = prod(evaluate(kernel.axes[a], sizes) for a in row_axes_of(kernel, scatter))
-    tiles, least = -(-row // (lanes * each)), max(costs.slice_rows, 16 * (THREADS // lanes))
+    tiles, least = -(-row // (lanes * each)), max(costs.slice_rows, 4 * (THREADS // lanes))
     slices = blocks_of(indices, least, costs.most_slices)
     schedule = GpuSchedule(Form.SCATTER_TABLE, THREADS, tiles, width=lanes, vector=each, chunk=least, chunks=slices)
     rows, size = scatter.target.shape[scatter.at], max(4, plan.buffers[scatter.target.buffer].type.dtype.size)
@@ -166,14 +186,18 @@ def schedule_scatter(plan: Draft, kernel: Kernel) -> GpuSchedule:
     size = max(4, plan.buffers[scatter.target.buffer].type.dtype.size)
     fits = isinstance(row, int) and row * size * (THREADS // WARP) <= costs.scatter.shared_bytes
     elements = prod(evaluate(e, sizes) for e in scatter.target.shape)
-    work = rows * indices if fits else elements * indices
-    if kernel.loop is None and work >= (costs.scatter.sorted_work if fits else costs.scatter.scanned_work):
+    if kernel.loop is None and _is_sorted(costs.scatter, fits, rows, indices, elements):
         found = sorted_scatter(plan, kernel)
-        blocks = blocks_of(
-            (indices if scatter.onto else rows) * found.across, THREADS // WARP, costs.grids.most_vector_blocks
-        )
+        blocks = found.blocks(indices if scatter.onto else rows, costs.grids.most_vector_blocks)
         return GpuSchedule(Form.SCATTER_SORTED, THREADS, blocks, vector=found.vector, scratch=found.scratch)
     if fits:
         assert isinstance(row, int)
         return GpuSchedule(Form.SCATTER_ROWS, THREADS, blocks_of(rows, 1, costs.grids.most_blocks), width=row)
     return GpuSchedule(Form.SCATTER, THREADS, blocks_of(elements, THREADS, costs.grids.most_blocks))
+
+
+def _is_sorted(costs: ScatterCosts, fits: bool, rows: int, indices: int, elements: int) -> bool:
+    """Does a sort take less time than blocks, or threads if rows are too wide, that scan all indices?"""
+    if fits:
+        return rows * indices >= costs.sorted_work or indices > costs.sorted_indices
+    return elements * indices >= costs.scanned_work

@@ -105,14 +105,40 @@ WS_INLINE void ws_copy_rows(typename F::T *to, int first, int rows, R row) {
   }
 }
 
-/* sum[m][n] += rows of `own` times rows of `others`, DEPTH columns. */
-template <class F, int M, int N, int DEPTH>
-WS_INLINE void ws_multiply_rows(float (&sum)[M][N / 8][4], const typename F::T *own, const typename F::T *others, int step) {
+/* Left operands from the 16 M rows of a warp, DEPTH columns: loaded once if HELD, else for each tile of the others. */
+template <class F, int M, int DEPTH, bool HELD> struct ws_own_rows {
+  const typename F::T *tile;
+  int step;
+  ws_word held[HELD ? DEPTH / F::DEEP : 1][M][4];
+  WS_PART void load() {
+    if constexpr (HELD) {
+#pragma unroll
+      for (int k = 0; k < DEPTH / F::DEEP; k++)
+#pragma unroll
+        for (int m = 0; m < M; m++) F::left(held[k][m], tile + m * 16 * step + k * F::DEEP, step);
+    }
+  }
+  WS_PART void left(ws_word (&x)[M][4], int k) const {
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+      if constexpr (HELD) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[m][i] = held[k / F::DEEP][m][i];
+      } else {
+        F::left(x[m], tile + m * 16 * step + k, step);
+      }
+    }
+  }
+};
+
+/* sum[m][n] += own rows times rows of `others`, DEPTH columns. */
+template <int N, class F, int M, int DEPTH, bool HELD>
+WS_INLINE void ws_multiply_rows(
+    float (&sum)[M][N / 8][4], const ws_own_rows<F, M, DEPTH, HELD> &own, const typename F::T *others, int step) {
 #pragma unroll
   for (int k = 0; k < DEPTH; k += F::DEEP) {
     ws_word x[M][4], y[4];
-#pragma unroll
-    for (int m = 0; m < M; m++) F::left(x[m], own + m * 16 * step + k, step);
+    own.left(x, k);
 #pragma unroll
     for (int n = 0; n < N; n += 16) {
       F::right_of_rows(y, others + n * step + k, step);
@@ -123,6 +149,11 @@ WS_INLINE void ws_multiply_rows(float (&sum)[M][N / 8][4], const typename F::T *
       }
     }
   }
+}
+
+template <int N, class F, int M, int DEPTH>
+WS_INLINE void ws_multiply_rows(float (&sum)[M][N / 8][4], const typename F::T *own, const typename F::T *others, int step) {
+  ws_multiply_rows<N>(sum, ws_own_rows<F, M, DEPTH, false>{own, step}, others, step);
 }
 
 /* sum[m] += weights[m] (16 x N) times N rows of `others`, WIDE columns. */
@@ -184,9 +215,14 @@ WS_INLINE void ws_store_rows(const float (&sum)[M][WIDE / 8][4], const float (&f
     }
 }
 
-constexpr float WS_LOG2_E = 1.4426950408889634f, WS_LN_2 = 0.6931471805599453f;
+/* Scores are in units of log 2, which saves a product per score; with a mask they are not, since the most negative
+   number, which masks often contain, would become -inf. */
+template <bool MASKED> struct ws_unit {
+  static constexpr float OF_E = MASKED ? 1.f : 1.4426950408889634f, OF_UNIT = MASKED ? 1.f : 0.6931471805599453f;
+  static WS_PART float power(float x) { return MASKED ? ws_exp_half(x) : ws_exp2_half(x); }
+};
 
-/* Scores of a tile, from products, in units of log 2; -inf where a query does not see a key. */
+/* Scores of a tile, from products; -inf where a query does not see a key. */
 template <int M, int N, bool KEYS, bool CAUSAL, bool MASKED, class X>
 WS_INLINE void ws_mask_scores(float (&s)[M][N / 8][4], int row0, int column0, int queries, int keys, float scale, X mask) {
   const int last_key = KEYS ? row0 + 16 * M - 1 : column0 + N - 1, first_query = KEYS ? column0 : row0;
@@ -197,12 +233,12 @@ WS_INLINE void ws_mask_scores(float (&s)[M][N / 8][4], int row0, int column0, in
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
       for (int c = 0; c < 4; c++) {
-        s[m][n][c] *= scale * WS_LOG2_E;
+        s[m][n][c] *= scale * ws_unit<MASKED>::OF_E;
         if (whole) continue;
         const int row = row0 + m * 16 + ws_sum_row(c), column = column0 + n * 8 + ws_sum_column(c);
         const int query = KEYS ? column : row, key = KEYS ? row : column;
         const bool seen = key < keys && (!CAUSAL || key <= query);
-        if (MASKED && seen && query < queries) s[m][n][c] += mask(query, key) * WS_LOG2_E;
+        if (MASKED && seen && query < queries) s[m][n][c] += mask(query, key);
         if (!seen) s[m][n][c] = ws_lowest(0.f);
       }
 }
@@ -212,6 +248,7 @@ template <class H, class OUT, bool ALIGNED, bool CAUSAL, bool MASKED, class Q, c
 WS_INLINE void ws_mma_attention(int queries, int keys, int q0, float scale, Q q, K k, V v, X mask, O out, L lse) {
   using F = typename H::F;
   using T = typename H::T;
+  using U = ws_unit<MASKED>;
   T *const own = (T *)ws_shared_memory(), *const stages = own + H::OWN * H::STEP_W;
   const int row = q0 + H::row();
   float most[H::M][2], total[H::M][2], sum[H::M][H::DEEP_E / 8][4];
@@ -225,8 +262,13 @@ WS_INLINE void ws_mma_attention(int queries, int keys, int q0, float scale, Q q,
   };
   const int seen = CAUSAL && q0 + H::OWN < keys ? q0 + H::OWN : keys, turns = (seen + H::N - 1) / H::N;
   ws_copy_rows<F, ALIGNED, H::THREADS, H::OWN, H::W>(own, q0, queries, q);
+  ws_copy_commit();
   if (turns) fetch(0);
   ws_copy_commit();
+  ws_copy_wait<1>();
+  __syncthreads();
+  ws_own_rows<F, H::M, H::DEEP_W, (H::M * H::DEEP_W <= 64)> rows = {own + H::row() * H::STEP_W, H::STEP_W};
+  rows.load();
 #pragma unroll 1
   for (int turn = 0; turn < turns; turn++) {
     if (H::STAGES > 1 && turn + 1 < turns) fetch(turn + 1);
@@ -236,7 +278,7 @@ WS_INLINE void ws_mma_attention(int queries, int keys, int q0, float scale, Q q,
     const T *const ks = stages + turn % H::STAGES * H::STAGE, *const vs = ks + H::N * H::STEP_W;
     float s[H::M][H::N / 8][4];
     ws_clear(s);
-    ws_multiply_rows<F, H::M, H::N, H::DEEP_W>(s, own + H::row() * H::STEP_W, ks, H::STEP_W);
+    ws_multiply_rows<H::N>(s, rows, ks, H::STEP_W);
     ws_mask_scores<H::M, H::N, false, CAUSAL, MASKED>(s, row, turn * H::N, queries, keys, scale, mask);
 #pragma unroll
     for (int m = 0; m < H::M; m++)
@@ -246,11 +288,11 @@ WS_INLINE void ws_mma_attention(int queries, int keys, int q0, float scale, Q q,
 #pragma unroll
         for (int n = 0; n < H::N / 8; n++) largest = ws_max(largest, ws_max(s[m][n][half * 2], s[m][n][half * 2 + 1]));
         largest = ws_quad<ws_max_op>(largest);
-        const float shift = largest == ws_lowest(0.f) ? 0.f : largest, factor = ws_exp2_half(most[m][half] - shift);
+        const float shift = largest == ws_lowest(0.f) ? 0.f : largest, factor = U::power(most[m][half] - shift);
 #pragma unroll
         for (int n = 0; n < H::N / 8; n++)
 #pragma unroll
-          for (int l = 0; l < 2; l++) added += s[m][n][half * 2 + l] = ws_exp2_half(s[m][n][half * 2 + l] - shift);
+          for (int l = 0; l < 2; l++) added += s[m][n][half * 2 + l] = U::power(s[m][n][half * 2 + l] - shift);
         total[m][half] = total[m][half] * factor + added;
         most[m][half] = largest;
 #pragma unroll
@@ -268,7 +310,7 @@ WS_INLINE void ws_mma_attention(int queries, int keys, int q0, float scale, Q q,
     for (int half = 0; half < 2; half++) {
       const int at = row + m * 16 + ws_sum_row(half * 2);
       const float all = ws_quad<ws_sum_op>(total[m][half]), shift = most[m][half] == ws_lowest(0.f) ? 0.f : most[m][half];
-      if (threadIdx.x % 4 == 0 && at < queries) lse(at, all == 0 ? ws_inf(0.f) : shift * WS_LN_2 + ws_log(all));
+      if (threadIdx.x % 4 == 0 && at < queries) lse(at, all == 0 ? ws_inf(0.f) : shift * U::OF_UNIT + ws_log(all));
       total[m][half] = all == 0 ? 0.f : 1 / all;
     }
   ws_store_rows<OUT, ALIGNED, H::M, H::DEEP_E, H::E>(sum, total, row, queries, out);
@@ -292,8 +334,8 @@ template <class F, class OUT, bool ALIGNED, int E, class S> WS_INLINE float ws_r
   return sum;
 }
 
-/* Probabilities p = 2^(s - lse) from scores s, and score gradients ds = p (dp - delta) times `scale` from dp. */
-template <int M, int N, class L, class D, class X>
+/* Probabilities p = e^(s - lse) from scores s, and score gradients ds = p (dp - delta) times `scale` from dp. */
+template <bool MASKED, int M, int N, class L, class D, class X>
 WS_INLINE void ws_score_gradients(float (&s)[M][N / 8][4], float (&dp)[M][N / 8][4], float scale, L lse, D delta, X dmask) {
 #pragma unroll
   for (int m = 0; m < M; m++)
@@ -301,7 +343,7 @@ WS_INLINE void ws_score_gradients(float (&s)[M][N / 8][4], float (&dp)[M][N / 8]
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
       for (int c = 0; c < 4; c++) {
-        const float p = ws_exp2_half(s[m][n][c] - lse(m, n, c)), slope = p * (dp[m][n][c] - delta(m, n, c));
+        const float p = ws_unit<MASKED>::power(s[m][n][c] - lse(m, n, c)), slope = p * (dp[m][n][c] - delta(m, n, c));
         s[m][n][c] = p, dp[m][n][c] = slope * scale;
         dmask(m, n, c, slope);
       }
@@ -315,6 +357,7 @@ WS_INLINE void ws_mma_attention_queries(
     int queries, int keys, int q0, float scale, Q q, K k, V v, X mask, G g, O out, L lse, R dq, D dmask) {
   using F = typename H::F;
   using T = typename H::T;
+  using U = ws_unit<MASKED>;
   T *const qs = (T *)ws_shared_memory(), *const gs = qs + H::OWN * H::STEP_W, *const stages = gs + H::OWN * H::STEP_E;
   const int row = q0 + H::row();
   auto fetch = [&](int turn) {
@@ -340,7 +383,7 @@ WS_INLINE void ws_mma_attention_queries(
       const int own = H::row() + m * 16 + ws_sum_row(half * 2), at = q0 + own;
       const float delta = at < queries ? ws_row_delta<F, OUT, ALIGNED, H::E>(gs + own * H::STEP_E, out(at)) : 0.f;
       deltas[m][half] = ws_quad<ws_sum_op>(delta), ones[m][half] = 1;
-      lses[m][half] = at < queries ? lse(at) * WS_LOG2_E : ws_inf(0.f);
+      lses[m][half] = at < queries ? lse(at) * U::OF_E : ws_inf(0.f);
     }
 #pragma unroll 1
   for (int turn = 0; turn < turns; turn++) {
@@ -352,10 +395,10 @@ WS_INLINE void ws_mma_attention_queries(
     float s[H::M][H::N / 8][4], dp[H::M][H::N / 8][4];
     ws_clear(s);
     ws_clear(dp);
-    ws_multiply_rows<F, H::M, H::N, H::DEEP_W>(s, qs + H::row() * H::STEP_W, ks, H::STEP_W);
+    ws_multiply_rows<H::N, F, H::M, H::DEEP_W>(s, qs + H::row() * H::STEP_W, ks, H::STEP_W);
     ws_mask_scores<H::M, H::N, false, CAUSAL, MASKED>(s, row, turn * H::N, queries, keys, scale, mask);
-    ws_multiply_rows<F, H::M, H::N, H::DEEP_E>(dp, gs + H::row() * H::STEP_E, vs, H::STEP_E);
-    ws_score_gradients<H::M, H::N>(
+    ws_multiply_rows<H::N, F, H::M, H::DEEP_E>(dp, gs + H::row() * H::STEP_E, vs, H::STEP_E);
+    ws_score_gradients<MASKED, H::M, H::N>(
         s, dp, scale, [&](int m, int, int c) { return lses[m][c / 2]; }, [&](int m, int, int c) { return deltas[m][c / 2]; },
         [&](int m, int n, int c, float slope) {
           const int query = row + m * 16 + ws_sum_row(c), key = turn * H::N + n * 8 + ws_sum_column(c);
@@ -374,11 +417,12 @@ WS_INLINE void ws_mma_attention_queries(
    share them. */
 template <
     class H, class OUT, bool ALIGNED, bool CAUSAL, bool MASKED, bool KEYS, bool VALUES, class Q, class K, class V, class X,
-    class G, class O, class L, class R, class U>
+    class G, class O, class L, class R, class Y>
 WS_INLINE void ws_mma_attention_keys(
-    int heads, int queries, int keys, int k0, float scale, Q q, K k, V v, X mask, G g, O out, L lse, R dk, U dv) {
+    int heads, int queries, int keys, int k0, float scale, Q q, K k, V v, X mask, G g, O out, L lse, R dk, Y dv) {
   using F = typename H::F;
   using T = typename H::T;
+  using U = ws_unit<MASKED>;
   T *const ks = (T *)ws_shared_memory(), *const vs = ks + H::OWN * H::STEP_W, *const stages = vs + H::OWN * H::STEP_E;
   float *const lses = (float *)(stages + H::STAGES * H::STAGE), *const deltas = lses + H::N;
   const int row = k0 + H::row(), first = CAUSAL ? k0 / H::N : 0, all = (queries + H::N - 1) / H::N;
@@ -412,17 +456,17 @@ WS_INLINE void ws_mma_attention_keys(
       float delta = 0;
       if (KEYS && inside) delta = ws_row_delta<F, OUT, ALIGNED, H::E>(gs + i * H::STEP_E, out(h, q0 + i));
       delta = ws_quad<ws_sum_op>(delta);
-      if (threadIdx.x % 4 == 0) deltas[i] = delta, lses[i] = inside ? lse(h, q0 + i) * WS_LOG2_E : ws_inf(0.f);
+      if (threadIdx.x % 4 == 0) deltas[i] = delta, lses[i] = inside ? lse(h, q0 + i) * U::OF_E : ws_inf(0.f);
     }
     __syncthreads();
     float s[H::M][H::N / 8][4], dp[H::M][H::N / 8][4];
     ws_clear(s);
     ws_clear(dp);
-    ws_multiply_rows<F, H::M, H::N, H::DEEP_W>(s, ks + H::row() * H::STEP_W, qs, H::STEP_W);
+    ws_multiply_rows<H::N, F, H::M, H::DEEP_W>(s, ks + H::row() * H::STEP_W, qs, H::STEP_W);
     ws_mask_scores<H::M, H::N, true, CAUSAL, MASKED>(
         s, row, q0, queries, keys, scale, [&](int i, int j) { return mask(h, i, j); });
-    if (KEYS) ws_multiply_rows<F, H::M, H::N, H::DEEP_E>(dp, vs + H::row() * H::STEP_E, gs, H::STEP_E);
-    ws_score_gradients<H::M, H::N>(
+    if (KEYS) ws_multiply_rows<H::N, F, H::M, H::DEEP_E>(dp, vs + H::row() * H::STEP_E, gs, H::STEP_E);
+    ws_score_gradients<MASKED, H::M, H::N>(
         s, dp, scale, [&](int, int n, int c) { return lses[n * 8 + ws_sum_column(c)]; },
         [&](int, int n, int c) { return deltas[n * 8 + ws_sum_column(c)]; }, [](int, int, int, float) {});
     if (KEYS) ws_weigh_rows<F, H::M, H::N, H::DEEP_W>(of_keys, dp, qs, H::STEP_W);
@@ -434,4 +478,75 @@ WS_INLINE void ws_mma_attention_keys(
   ws_copy_wait<0>();
   if (KEYS) ws_store_rows<OUT, ALIGNED, H::M, H::DEEP_W, H::W>(of_keys, ones, row, keys, dk);
   if (VALUES) ws_store_rows<OUT, ALIGNED, H::M, H::DEEP_E, H::E>(of_values, ones, row, keys, dv);
+}
+
+/* Backward pass if all queries and all keys fit a tile of N = 16 WARPS rows: all gradients of a key head, and of the
+   query heads that share it, by one block that reads each operand once. */
+template <
+    class H, class OUT, bool ALIGNED, bool CAUSAL, bool MASKED, bool DMASK, class Q, class K, class V, class X, class G,
+    class O, class L, class R, class D, class Y, class Z>
+WS_INLINE void ws_mma_attention_short(
+    int heads, int queries, int keys, float scale, Q q, K k, V v, X mask, G g, O out, L lse, R dq, D dmask, Y dk, Z dv) {
+  using F = typename H::F;
+  using T = typename H::T;
+  using U = ws_unit<MASKED>;
+  T *const qs = (T *)ws_shared_memory(), *const gs = qs + H::N * H::STEP_W, *const ks = gs + H::N * H::STEP_E;
+  T *const vs = ks + H::N * H::STEP_W;
+  float *const lses = (float *)(vs + H::N * H::STEP_E), *const deltas = lses + H::N;
+  const int row = H::row();
+  float of_keys[1][H::DEEP_W / 8][4], of_values[1][H::DEEP_E / 8][4];
+  const float ones[1][2] = {{1, 1}};
+  ws_clear(of_keys);
+  ws_clear(of_values);
+  ws_copy_rows<F, ALIGNED, H::THREADS, H::N, H::W>(ks, 0, keys, k);
+  ws_copy_rows<F, ALIGNED, H::THREADS, H::N, H::E>(vs, 0, keys, v);
+#pragma unroll 1
+  for (int h = 0; h < heads; h++) {
+    if (h) __syncthreads(); /* other warps may still read the previous head's rows */
+    ws_copy_rows<F, ALIGNED, H::THREADS, H::N, H::W>(qs, 0, queries, [&](int i) { return q(h, i); });
+    ws_copy_rows<F, ALIGNED, H::THREADS, H::N, H::E>(gs, 0, queries, [&](int i) { return g(h, i); });
+    ws_copy_commit();
+    ws_copy_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int at = row + ws_sum_row(half * 2);
+      float delta = at < queries ? ws_row_delta<F, OUT, ALIGNED, H::E>(gs + at * H::STEP_E, out(h, at)) : 0.f;
+      delta = ws_quad<ws_sum_op>(delta);
+      if (threadIdx.x % 4 == 0) deltas[at] = delta, lses[at] = at < queries ? lse(h, at) * U::OF_E : ws_inf(0.f);
+    }
+    __syncthreads();
+    auto pairs = [&](int i, int j) { return mask(h, i, j); };
+    float s[1][H::N / 8][4], dp[1][H::N / 8][4];
+    {
+      float of_queries[1][H::DEEP_W / 8][4];
+      ws_clear(of_queries);
+      ws_clear(s);
+      ws_clear(dp);
+      ws_multiply_rows<H::N, F, 1, H::DEEP_W>(s, qs + row * H::STEP_W, ks, H::STEP_W);
+      ws_mask_scores<1, H::N, false, CAUSAL, MASKED>(s, row, 0, queries, keys, scale, pairs);
+      ws_multiply_rows<H::N, F, 1, H::DEEP_E>(dp, gs + row * H::STEP_E, vs, H::STEP_E);
+      ws_score_gradients<MASKED, 1, H::N>(
+          s, dp, scale, [&](int, int, int c) { return lses[row + ws_sum_row(c)]; },
+          [&](int, int, int c) { return deltas[row + ws_sum_row(c)]; },
+          [&](int, int n, int c, float slope) {
+            const int query = row + ws_sum_row(c), key = n * 8 + ws_sum_column(c);
+            if (DMASK && query < queries && key < keys) dmask(h, query, key, slope);
+          });
+      ws_weigh_rows<F, 1, H::N, H::DEEP_W>(of_queries, dp, ks, H::STEP_W);
+      ws_store_rows<OUT, ALIGNED, 1, H::DEEP_W, H::W>(of_queries, ones, row, queries, [&](int i) { return dq(h, i); });
+    }
+    ws_clear(s);
+    ws_clear(dp);
+    ws_multiply_rows<H::N, F, 1, H::DEEP_W>(s, ks + row * H::STEP_W, qs, H::STEP_W);
+    ws_mask_scores<1, H::N, true, CAUSAL, MASKED>(s, row, 0, queries, keys, scale, pairs);
+    ws_multiply_rows<H::N, F, 1, H::DEEP_E>(dp, vs + row * H::STEP_E, gs, H::STEP_E);
+    ws_score_gradients<MASKED, 1, H::N>(
+        s, dp, scale, [&](int, int n, int c) { return lses[n * 8 + ws_sum_column(c)]; },
+        [&](int, int n, int c) { return deltas[n * 8 + ws_sum_column(c)]; }, [](int, int, int, float) {});
+    ws_weigh_rows<F, 1, H::N, H::DEEP_W>(of_keys, dp, qs, H::STEP_W);
+    ws_weigh_rows<F, 1, H::N, H::DEEP_E>(of_values, s, gs, H::STEP_E);
+  }
+  ws_store_rows<OUT, ALIGNED, 1, H::DEEP_W, H::W>(of_keys, ones, row, keys, dk);
+  ws_store_rows<OUT, ALIGNED, 1, H::DEEP_E, H::E>(of_values, ones, row, keys, dv);
 }

@@ -92,7 +92,7 @@ WS_INLINE void ws_convolve(X x, W w, G give) {
    that has the total. */
 template <class T, int COUNT, int THREADS, int GROUP>
 WS_INLINE bool ws_join_parts(T *own, T *scratch, int *counters, int part, int parts) {
-  constexpr int MINE = (COUNT + THREADS - 1) / THREADS;
+  constexpr int MINE = (COUNT + THREADS - 1) / THREADS, UNROLLED = MINE > 16 ? 2 : MINE > 4 ? 4 : 8;
   const int groups = (parts + GROUP - 1) / GROUP, group = part / GROUP;
   const int size = group < groups - 1 ? GROUP : parts - group * GROUP;
   T *const sums = scratch + (long long)parts * COUNT;
@@ -101,15 +101,14 @@ WS_INLINE bool ws_join_parts(T *own, T *scratch, int *counters, int part, int pa
     for (int i = 0; i < MINE; i++)
       if (threadIdx.x + i * THREADS < COUNT) to[threadIdx.x + i * THREADS] = own[i];
   };
-  auto add = [&](const T *from, int count) {
+  auto add = [&](const T *from, int count) { /* the loads of all values of a part are in flight together */
 #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-      const int at = threadIdx.x + i * THREADS;
-      own[i] = 0;
-      if (at >= COUNT) continue;
-#pragma unroll 8
-      for (int p = 0; p < count; p++) own[i] += from[(long long)p * COUNT + at];
-    }
+    for (int i = 0; i < MINE; i++) own[i] = 0;
+#pragma unroll UNROLLED
+    for (int p = 0; p < count; p++)
+#pragma unroll
+      for (int i = 0; i < MINE; i++)
+        if (threadIdx.x + i * THREADS < COUNT) own[i] += from[(long long)p * COUNT + threadIdx.x + i * THREADS];
   };
   if (parts == 1) return true;
   put(scratch + (long long)part * COUNT);

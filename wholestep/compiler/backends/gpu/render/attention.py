@@ -7,6 +7,7 @@ from wholestep.compiler.backends.gpu.grids.attention_mma import MmaTiles
 from wholestep.compiler.backends.gpu.kernel_schedule import Form
 from wholestep.compiler.backends.gpu.render.attention_text import BACKWARD, FORWARD, KINDS, AttentionText, flags
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.backends.gpu.target import costs_of
 
 FRAGMENTS = {"bfloat16": "ws_bf16_fragments", "float16": "ws_f16_fragments", "float32": "ws_tf32_fragments"}
 
@@ -19,6 +20,9 @@ def render_call(w: GpuWriter) -> None:
     w.emit(f"const int lead = {w.count(text.axes.lead)}, heads = {w.axis_extent(text.axes.group)};")
     if text.call.routine == "attention":
         text.over_queries("blockIdx.x", text.forward(), FORWARD, ("out", "lse"))
+        return
+    if isinstance(text, MmaText) and text.tiles.short:
+        text.over_heads(text.head_of("ws_mma_attention_short", "dmask" in text.results))
         return
     first = "0"
     if makes_keys(text.call):
@@ -64,6 +68,8 @@ class MmaText(AttentionText):
     def __init__(self, w: GpuWriter) -> None:
         self.tiles = MmaTiles(*w.schedule.tile)
         super().__init__(w, self.tiles.rows)
+        if self.tiles.holds_queries(self.call) and not self.causal:  # with causal comparisons, so many would spill
+            w.resident = costs_of(w.plan).attention.mma_resident
 
     def head_of(self, function: str, *options: bool) -> str:
         """The name of a function and its template arguments."""

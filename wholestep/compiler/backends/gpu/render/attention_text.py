@@ -90,9 +90,9 @@ class AttentionText(ABC):
             f"[&]({parameters}) -> {self.type} {{ return {widen_operand(self.w.element(load), dtype, self.dtype)}; }}"
         )
 
-    def writes(self, name: str) -> str:
+    def writes(self, name: str, with_head: bool = False) -> str:
         """A lambda that returns a row of a result, or stores an element."""
-        load, parameters = self.results.get(name), self.arguments(name, False)
+        load, parameters = self.results.get(name), self.arguments(name, with_head)
         if name in ROWS:
             type = STORED[self.dtype if load is None else self.w.buffer_dtype(load)]
             return f"[&]({parameters}) -> {type} * {{ return {'0' if load is None else f'&{self.w.element(load)}'}; }}"
@@ -117,6 +117,15 @@ class AttentionText(ABC):
         self.w.decompose("outer", self.axes.lead)
         accessors = [self.reads(name, True) for name in BACKWARD]
         self.emit_call(head, "heads, queries, keys, k0", [*accessors, self.writes("dk"), self.writes("dv")])
+
+    def over_heads(self, head: str) -> None:
+        """One block per head of keys."""
+        self.w.emit("const int outer = blockIdx.x;")
+        self.w.emit("if (outer >= lead) return;")
+        self.w.decompose("outer", self.axes.lead)
+        accessors = [self.reads(name, True) for name in BACKWARD]
+        results = [self.writes(name, True) for name in ("dq", "dmask", "dk", "dv")]
+        self.emit_call(head, "heads, queries, keys", [*accessors, *results])
 
     def emit_call(self, head: str, sizes: str, functions: Sequence[str]) -> None:
         scale = literal(dict(self.call.numbers)["scale"], self.dtype)

@@ -1,4 +1,4 @@
-"""Scatter-add into many rows: the indices are sorted, then one warp per row adds the updates of its segment in order.
+"""Scatter-add into many rows: indices are sorted, then a few threads per row add the updates of its segment in order.
 
 The launches before it (`Preparation`) sort keys `row << 32 | position`, and add up slices of equal rows, so that a row
 that many indices name (the most frequent token) does not take longer than others.
@@ -16,12 +16,10 @@ from wholestep.compiler.backends.gpu.grids.scatter import (
     row_axes_of,
     sorted_scatter,
 )
-from wholestep.compiler.backends.gpu.kernel_schedule import WARP
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import STORED, cast_text
-from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.backends.gpu.render.writer import INT, GpuWriter
 from wholestep.compiler.backends.gpu.strides import is_multiple
-from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.model.bodies import Scatter
 from wholestep.compiler.plan.model.kernel import Load
@@ -66,12 +64,17 @@ def render_preparation(w: GpuWriter, step: Preparation) -> None:
             w.emit(f"return ((const long long *)(scratch + {layout.keys_at(step.source)}))[at];")
     counts = f"(int *)(scratch + {layout.counts_at})"
     if step.step == "rank":
-        w.emit("ws_rank_keys((long long *)scratch, total, key);")
+        number, text = "int", "(int)(key >> 32)*total + (int)key"
+        if layout.rows * layout.indices >= INT:
+            number, text = "long long", "key"
+        w.emit(f"ws_rank_keys<{number}>((long long *)scratch, total, key, [&](long long key) -> {number} {{")
+        w.emit(f"  return {text};")
+        w.emit("});")
     elif step.step == "count":
         w.emit(f"ws_count_digits({counts}, counters, total, {step.shift}, key);")
     else:
-        number = step.shift // 8 + 1  # the last pass writes the first array
-        to = f"(long long *)(scratch + {layout.keys_at((layout.passes - number) % 2)})"
+        passed = step.shift // 8 + 1  # the last pass writes the first array
+        to = f"(long long *)(scratch + {layout.keys_at((layout.passes - passed) % 2)})"
         w.emit(f"ws_place_digits({to}, {counts}, total, {step.shift}, key);")
 
 
@@ -84,8 +87,8 @@ def slices(w: GpuWriter, scatter: Scatter, layout: SortedScatter) -> str:
 
 
 def sum_arguments(w: GpuWriter, scatter: Scatter, layout: SortedScatter) -> str:
-    pieces = costs_of(w.plan).scatter.pieces_per_thread
-    return f"{STORED[accumulator(w.buffer_dtype(scatter.target))]}, {SLICE}, {pieces}, {layout.vector}"
+    type = STORED[accumulator(w.buffer_dtype(scatter.target))]
+    return f"{type}, {SLICE}, {layout.lanes}, {layout.pieces}, {layout.vector}"
 
 
 def render_add(w: GpuWriter, scatter: Scatter, layout: SortedScatter, end: str) -> None:
@@ -95,8 +98,8 @@ def render_add(w: GpuWriter, scatter: Scatter, layout: SortedScatter, end: str) 
     with w.block(f"[&](int at, int begin, {type} (*sum)[{each}])", "}" + end):
         w.decompose("at", scatter.over)
         w.emit("#pragma unroll")
-        with w.block(f"for (int p = 0; p < {costs_of(w.plan).scatter.pieces_per_thread}; p++)"):
-            w.emit(f"const {w.int} other = begin + p*{WARP * each};")
+        with w.block(f"for (int p = 0; p < {layout.pieces}; p++)"):
+            w.emit(f"const {w.int} other = begin + p*{layout.lanes * each};")
             with w.block(f"if (other < {row_text(w, scatter)})"):
                 w.decompose("other", row_axes_of(w.kernel, scatter))
                 read_elements(w, scatter, each, lambda value, e: f"sum[p][{e}] = ws_add(sum[p][{e}], {value});")
@@ -104,17 +107,16 @@ def render_add(w: GpuWriter, scatter: Scatter, layout: SortedScatter, end: str) 
 
 
 def render_sorted(w: GpuWriter, scatter: Scatter) -> None:
-    """One warp per target row or part of it, or per first index of a row if the target has values already."""
+    """Up to a warp per target row or part of it, or per first index of a row if the target has values already."""
     target, layout = scatter.target, sorted_scatter(w.plan, w.kernel)
     dtype, row_axes, each = w.buffer_dtype(target), row_axes_of(w.kernel, scatter), layout.vector
-    type, pieces = accumulator(dtype), costs_of(w.plan).scatter.pieces_per_thread
-    wide = WARP * each * pieces
-    w.emit(f"const long long *const sorted = (const long long *)scratch; const int lane = threadIdx.x % {WARP};")
+    type, pieces, lanes, wide = accumulator(dtype), layout.pieces, layout.lanes, layout.wide
+    w.emit(f"const long long *const sorted = (const long long *)scratch; const int lane = threadIdx.x % {lanes};")
     w.emit(f"const int rows = {w.extent(target.shape[scatter.at])}, indices = {w.count(scatter.over)};")
     w.emit(f"const int row = {row_text(w, scatter)}, across = (row + {wide - 1}) / {wide};")
     w.emit(f"const {w.int} total = ({w.int}){'indices' if scatter.onto else 'rows'}*across;")
-    first = f"(({w.int})blockIdx.x*blockDim.x + threadIdx.x) / {WARP}"
-    with w.block(f"for ({w.int} piece = {first}; piece < total; piece += ({w.int})gridDim.x*blockDim.x / {WARP})"):
+    first = f"(({w.int})blockIdx.x*blockDim.x + threadIdx.x) / {lanes}"
+    with w.block(f"for ({w.int} piece = {first}; piece < total; piece += ({w.int})gridDim.x*blockDim.x / {lanes})"):
         w.emit(f"const int begin = piece % across * {wide} + lane*{each};")
         if scatter.onto:
             w.emit("const int low = piece / across;")
@@ -122,15 +124,15 @@ def render_sorted(w: GpuWriter, scatter: Scatter) -> None:
             w.emit("if (low > 0 && sorted[low - 1] >> 32 == place) continue;")
         else:
             w.emit("const long long place = piece / across;")
-            w.emit("const int low = ws_first_key(sorted, indices, place);")
-        w.emit("const int high = ws_first_key(sorted, indices, place + 1);")
+            w.emit(f"const int low = ws_first_key<{lanes}>(sorted, indices, place);")
+        w.emit(f"const int high = ws_last_key<{lanes}>(sorted, indices, place, low);")
         w.emit(f"{STORED[type]} sum[{pieces}][{each}] = {{}};")
         w.emit(f"ws_sum_segment<{sum_arguments(w, scatter, layout)}>(")
         w.emit(f"    sum, sorted, {slices(w, scatter, layout)}, low, high, row, begin,")
         render_add(w, scatter, layout, ");")
         w.emit("#pragma unroll")
         with w.block(f"for (int p = 0; p < {pieces}; p++)"):
-            w.emit(f"const {w.int} other = begin + p*{WARP * each};")
+            w.emit(f"const {w.int} other = begin + p*{lanes * each};")
             with w.block("if (other < row)"):
                 w.decompose("other", row_axes)
                 stride = product(target.shape[scatter.at + 1 :])

@@ -159,8 +159,7 @@ def render_grouped_gradient(w: GpuWriter, window: Window) -> None:
     w.emit(f"    [&](int image) -> {pixels} {{ return {seen}; }});")
     _join_slices(w, tile, type)
     _store_weights(w, window, s, tile, all_lanes, all_pairs, type)
-    words = stored.accumulate.size // 4
-    w.resident = resident_blocks(w, words * (tile.strip * lane.together * lane.outputs + tile.taps * lane.products))
+    w.resident = 3  # as `GroupedCosts.gradient_blocks` assumes
 
 
 def _lane_channels(w: GpuWriter, s: GroupedShape, lane: Lane, number: str) -> None:

@@ -1,0 +1,90 @@
+"""`per_row=` in fit: the table in the history, suspects, and spikes of the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wholestep as ws
+from wholestep import nn
+
+
+def digits_with_wrong_labels(share: float) -> tuple[np.ndarray, np.ndarray, set[int]]:
+    x, y = ws.datasets.digits()
+    rng = np.random.default_rng(0)
+    flipped = rng.choice(len(y), int(share * len(y)), replace=False)
+    y = y.copy()
+    y[flipped] = (y[flipped] + rng.integers(1, 10, len(flipped))) % 10
+    return x, y, set(flipped.tolist())
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def train(x: Any, y: Any, **settings: Any) -> ws.TrainHistory:
+    settings = {"epochs": 2, "loss": "cross_entropy", "optimizer": ws.Adam(), "seed": 0, "progress": False, **settings}
+    return ws.fit(mlp(), (x, y), **settings)
+
+
+def test_wrong_labels_are_among_the_suspects() -> None:
+    x, y, flipped = digits_with_wrong_labels(0.01)
+    history = train(x, y, epochs=15, per_row=["loss", "gradient_norm"])
+    suspects = history.suspects(len(y) // 50)
+    assert len({s.row for s in suspects} & flipped) >= 0.6 * len(flipped)
+    assert sorted(suspects, key=lambda s: -s.score) == suspects
+    assert suspects[0].loss > float(np.mean(history["loss"]))
+
+
+@pytest.mark.parametrize("settings", [{}, {"shuffle": False}, {"batch_size": 100, "drop_last": True}])
+def test_every_row_of_every_epoch_has_its_loss(settings: dict[str, Any]) -> None:
+    x, y = (a[:250] for a in ws.datasets.digits())
+    history = train(x, y, per_row=["loss"], device="reference", **settings)
+    visited = 200 if "drop_last" in settings else 250
+    for stats, epoch in zip(history.epochs, history.per_row.epochs, strict=True):
+        assert len(set(epoch.rows.tolist())) == len(epoch.values["loss"]) == visited
+        assert np.mean(epoch.values["loss"]) == pytest.approx(stats.avg_loss, rel=1e-5)
+    if settings == {"shuffle": False}:
+        np.testing.assert_array_equal(history.per_row.epochs[0].rows, np.arange(250))
+
+
+def test_values_belong_to_their_rows() -> None:
+    """With a learning rate of 0 a row has the same loss in every epoch, wherever the epoch visits it."""
+    x, y = (a[:100] for a in ws.datasets.digits())
+    history = train(x, y, per_row=["loss"], optimizer=ws.SGD(lr=0.0), device="reference")
+    by_row = [dict(zip(e.rows.tolist(), e.values["loss"], strict=True)) for e in history.per_row.epochs]
+    assert by_row[0].keys() == by_row[1].keys()
+    assert all(by_row[0][row] == pytest.approx(by_row[1][row], rel=1e-5) for row in by_row[0])
+
+
+def test_training_itself_is_unchanged() -> None:
+    x, y = ws.datasets.digits()
+    assert train(x, y)["loss"] == pytest.approx(train(x, y, per_row=["loss", "gradient_norm"])["loss"], rel=1e-6)
+
+
+def test_data_without_row_numbers_and_runs_without_values_are_refused() -> None:
+    x, y = ws.datasets.digits()
+    with pytest.raises(ws.errors.UsageError, match="needs data whose rows have numbers"):
+        ws.fit(mlp(), [(x[:32], y[:32])], loss="cross_entropy", per_row=["loss"], progress=False)
+    with pytest.raises(ws.errors.UsageError, match="no values of rows were recorded"):
+        train(x[:64], y[:64], device="reference").suspects(3)
+
+
+def test_a_spike_names_its_step_and_the_rows_that_cause_it() -> None:
+    x, y = ws.datasets.digits()
+    x = x[:960].copy()
+    x[700] *= 1000  # in step 21 of the first epoch
+    spikes = ws.callbacks.LossSpikes(rows=2)
+    train(x, y[:960], epochs=1, shuffle=False, per_row=["gradient_norm"], callbacks=[spikes], device="reference")
+    (first, *_) = spikes.spikes
+    assert (first.epoch, first.step, first.rows[0]) == (0, 21, 700)
+    assert first.loss > 2 * first.expected
+
+
+def test_a_steady_loss_has_no_spikes() -> None:
+    x, y = ws.datasets.digits()
+    spikes = ws.callbacks.LossSpikes()
+    train(x[:960], y[:960], callbacks=[spikes], device="reference")
+    assert spikes.spikes == []

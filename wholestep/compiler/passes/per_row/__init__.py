@@ -1,0 +1,1 @@
+"""Losses and gradient norms of single rows of a batch, without the gradients of single rows in memory."""

@@ -1,0 +1,311 @@
+"""Which terms each row of a batch contributes to a sum over the batch, such as a gradient or a loss.
+
+The placement analysis of data parallelism (`distribute/placement/`) says where a value stops having one row per row of
+the batch: at a `Partial` value, a sum over them.  From a gradient the search goes back through linear ops to the sums,
+products and scatters over rows, whose operands are the terms.  A sum that is used nonlinearly (a count that divides,
+the statistics of a batch norm) counts as a constant: contributions add up to the gradient of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.types import Dim, Extent, TensorType, divide, product
+from wholestep.compiler.passes.distribute.placement.contractions import contracted_axis
+from wholestep.compiler.passes.distribute.placement.placements import (
+    MeshAxis,
+    Partial,
+    Placement,
+    Replicated,
+    Sharded,
+    TuplePlacement,
+    is_refused,
+    placement_of_shape,
+)
+from wholestep.compiler.passes.distribute.placement.rules import placement_of
+from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decomposition_of
+from wholestep.compiler.passes.per_row import terms as t
+from wholestep.compiler.passes.per_row.terms import Dense, OneHot, Outer, Rows, Term
+from wholestep.compiler.passes.per_row.windows import weight_gradient_term
+from wholestep.errors import GraphError
+
+
+class Contributions:
+    """The contributions of rows to values of a graph whose batch has a symbolic size."""
+
+    def __init__(self, batch: str) -> None:
+        self._batch = batch
+        self._axis = MeshAxis.of_batch(batch)
+        self._placements: dict[Node, Placement] = {}
+        self._decomposed: dict[Node, tuple[Node, ...]] = {}
+
+    # -- placements ------------------------------------------------------------------------------------------------
+
+    def placement(self, node: Node) -> Placement:
+        """The placement of a node along the batch."""
+        for each in toposort([node]):
+            if each not in self._placements:
+                self._placements[each] = self._place(each)
+        return self._placements[node]
+
+    def _place(self, node: Node) -> Placement:
+        if node.op == "item" and node.inputs[0] in self._decomposed:
+            return self.placement(self._decomposed[node.inputs[0]][attrs_of(node, at.ItemAttrs).index])
+        if node.op == "size":
+            return Replicated()
+        if node.op == "iota":
+            return placement_of_shape(node, node.type.shape, self._axis)
+        inputs = [self._placements[i] for i in node.inputs]
+        placed = placement_of(node, inputs, self._axis)
+        if not is_refused(placed):
+            return placed
+        if node.op in ("add", "sub") and set(inputs) == {Partial(), Replicated()}:
+            return Partial()
+        if node.op in ("div", "ratio") and inputs == [Partial(), Partial()]:
+            return Partial()
+        placed = placement_of(node, [Replicated() if i == Partial() else i for i in inputs], self._axis)
+        if is_refused(placed) and node.op in DECOMPOSITIONS:
+            return self._decompose(node)
+        return placed
+
+    def _decompose(self, node: Node) -> Placement:
+        parts = self._decomposed[node] = decomposition_of(node)
+        placements = tuple(self.placement(part) for part in parts)
+        return placements[0] if isinstance(node.result, TensorType) else TuplePlacement(placements)
+
+    def is_affected(self, node: Node) -> bool:
+        """Does a value depend on the rows of the batch, if only through a sum over them?"""
+        self.placement(node)
+        return any(self._placements[each] != Replicated() for each in toposort([node]))
+
+    # -- terms -----------------------------------------------------------------------------------------------------
+
+    def terms(self, node: Node) -> list[Term]:
+        """The terms of each row's contribution to a value; none if the value is independent of the batch."""
+        placement = self.placement(node)
+        if placement == Replicated():
+            return []
+        if placement != Partial():
+            self._refuse(node)
+        if node in self._decomposed:
+            return self.terms(self._decomposed[node][0])
+        if node.op == "item":
+            return self._terms_of_item(node)
+        with b.origin(node):
+            return RULES.get(node.op, Contributions._refuse)(self, node)
+
+    def _terms_of_item(self, node: Node) -> list[Term]:
+        composite = node.inputs[0]
+        if composite.op not in DECOMPOSITIONS:
+            self._refuse(composite)
+        if composite not in self._decomposed:
+            self._decomposed[composite] = decomposition_of(composite)
+        return self.terms(self._decomposed[composite][attrs_of(node, at.ItemAttrs).index])
+
+    def _refuse(self, node: Node) -> list[Term]:
+        line = "" if node.line is None else node.line.error_note
+        raise GraphError(
+            f"per_row: the rows of the batch have no separate contributions to `{node.op}`: it mixes them, or has no "
+            f"rule. Leave this parameter out of training (model.freeze), or train without per_row=.{line}"
+        )
+
+    def _sum(self, node: Node) -> list[Term]:
+        (x,), axes = node.inputs, attrs_of(node, at.SumAttrs).axes
+        placement = self.placement(x)
+        if not isinstance(placement, Sharded):  # Partial: the sum of every term
+            shifted = [d + 1 for d in axes]
+            return [Rows(b.sum_axes(t.explicit(term), shifted)) for term in self.terms(x)]
+        rows, origin = self.rows_first(x)
+        return [Rows(b.sum_axes(rows, [d for d in range(1, rows.type.rank) if origin[d] in axes]))]
+
+    def _matmul(self, node: Node) -> list[Term]:
+        placements = [self.placement(i) for i in node.inputs]
+        if not all(isinstance(p, Sharded) for p in placements):
+            return self._product_of_partial(node)
+        left, right = (self._vectors(node, operand) for operand in (0, 1))
+        if left.type.rank > 3:
+            return [Rows(b.matmul(left, right, transpose_a=True))]
+        return [Outer(Dense(left), Dense(right))]
+
+    def _vectors(self, node: Node, operand: int) -> Node:
+        """An operand as (batch, leading axes, k, its other axis), k being the positions of a row that are summed."""
+        x = node.inputs[operand]
+        rows, origin = self.rows_first(x)
+        k_axis = contracted_axis(node, operand)
+        other = 2 * node.type.rank - 3 - k_axis  # the last two axes are k and the other one
+        summed = [d for d in range(1, rows.type.rank) if origin[d] == k_axis]
+        leading = [d for d in range(1, rows.type.rank) if origin[d] not in (k_axis, other)]
+        last = origin.index(other, 1)
+        moved = b.permute(rows, (0, *leading, *summed, last))
+        shape = rows.type.shape
+        count = product(shape[d] for d in summed)
+        return t.in_float(b.reshape(moved, (shape[0], *(shape[d] for d in leading), count, shape[last])))
+
+    def _product_of_partial(self, node: Node) -> list[Term]:
+        """A product of one sum over rows with a constant matrix: every explicit term times the matrix."""
+        attrs = attrs_of(node, at.MatmulAttrs)
+        which = next(i for i, x in enumerate(node.inputs) if self.placement(x) == Partial())
+        other = node.inputs[1 - which]
+
+        def multiply(value: Node) -> Node:
+            shape = (value.type.shape[0], *other.type.shape)
+            constant = b.expand_to(t.in_float(other), shape, range(1, len(shape)))
+            operands = (value, constant) if which == 0 else (constant, value)
+            return b.matmul(*operands, attrs.transpose_a, attrs.transpose_b)
+
+        return [Rows(multiply(t.explicit(term))) for term in self.terms(node.inputs[which])]
+
+    def _scatter(self, node: Node) -> list[Term]:
+        updates, index = node.inputs
+        attrs = attrs_of(node, at.ScatterAddAttrs)
+        if (
+            attrs.axis != 0
+            or updates.type.rank != index.type.rank + 1
+            or not isinstance(self.placement(index), Sharded)
+        ):
+            self._refuse(node)
+        positions, _ = self.rows_first(index)
+        rows, _ = self.rows_first(updates)
+        batch, count = positions.type.shape[0], product(positions.type.shape[1:])
+        vectors = b.reshape(rows, (batch, count, rows.type.shape[-1]))
+        return [Outer(OneHot(b.reshape(positions, (batch, count)), attrs.size), Dense(t.in_float(vectors)))]
+
+    def _weight_gradient(self, node: Node) -> list[Term]:
+        return [weight_gradient_term(node)]
+
+    def _add(self, node: Node) -> list[Term]:
+        return [term for x in node.inputs for term in self.terms(x)]
+
+    def _sub(self, node: Node) -> list[Term]:
+        minus = b.constant(-1, node.type.dtype)
+        return [*self.terms(node.inputs[0]), *(t.scale(term, minus) for term in self.terms(node.inputs[1]))]
+
+    def _neg(self, node: Node) -> list[Term]:
+        return [t.scale(term, b.constant(-1, node.type.dtype)) for term in self.terms(node.inputs[0])]
+
+    def _cast(self, node: Node) -> list[Term]:
+        return self.terms(node.inputs[0])
+
+    def _scale(self, node: Node) -> list[Term]:
+        """`mul`, `div` and `ratio` of a sum over rows with a constant."""
+        which = next(i for i, x in enumerate(node.inputs) if self.placement(x) == Partial())
+        other = node.inputs[1 - which]
+        if node.op != "mul":
+            assert which == 0, "a divisor is constant"
+            other = b.unary("recip", t.in_float(other))
+        scalar = _scalar_of(other)
+        if scalar is not None:
+            return [t.scale(term, scalar) for term in self.terms(node.inputs[which])]
+        values = [t.explicit(term) for term in self.terms(node.inputs[which])]
+        return [Rows(b.mul(v, b.expand_to(t.in_float(other), v.type.shape, range(1, v.type.rank)))) for v in values]
+
+    def _permute(self, node: Node) -> list[Term]:
+        order = attrs_of(node, at.PermuteAttrs).order
+        found = self.terms(node.inputs[0])
+        if order == (1, 0):
+            return [_transpose(term) for term in found]
+        return [t.view(term, lambda x: b.permute(x, (0, *(d + 1 for d in order)))) for term in found]
+
+    def _reshape(self, node: Node) -> list[Term]:
+        shape = node.type.shape
+        return [t.view(term, lambda x: b.reshape(x, (x.type.shape[0], *shape))) for term in self.terms(node.inputs[0])]
+
+    def _slice(self, node: Node) -> list[Term]:
+        attrs = attrs_of(node, at.SliceAttrs)
+
+        def change(x: Node) -> Node:
+            return b.slice_axes(x, (0, *attrs.starts), (x.type.shape[0], *attrs.stops), (1, *attrs.steps))
+
+        return [Rows(change(t.explicit(term))) for term in self.terms(node.inputs[0])]
+
+    def _pad(self, node: Node) -> list[Term]:
+        attrs = attrs_of(node, at.PadAttrs)
+        low, high = (0, *attrs.low), (0, *attrs.high)
+        return [Rows(b.pad(t.explicit(term), low, high)) for term in self.terms(node.inputs[0])]
+
+    def _concat(self, node: Node) -> list[Term]:
+        """Every operand padded with zeros to the whole result."""
+        axis = attrs_of(node, at.ConcatAttrs).axis
+        result: list[Term] = []
+        start: Extent = 0
+        for x in node.inputs:
+            stop = start + x.type.shape[axis]
+            low, high = [0] * node.type.rank, [0] * node.type.rank
+            low[axis], high[axis] = _integer(start), _integer(node.type.shape[axis] - stop)
+            result += [Rows(b.pad(t.explicit(term), (0, *low), (0, *high))) for term in self.terms(x)]
+            start = stop
+        return result
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def rows_first(self, x: Node) -> tuple[Node, list[int]]:
+        """A row-wise value with the batch as first axis, and for each of its axes the axis of x that it comes from.
+
+        An axis that was merged with the batch, (outer · batch · inner), is split again.
+        """
+        placement = self.placement(x)
+        assert isinstance(placement, Sharded)
+        at_axis, shape = placement.axis, x.type.shape
+        batch = Dim.symbol(self._batch)
+        inner = divide(shape[at_axis], placement.outer * batch)
+        assert inner is not None, f"{x!r} has no whole number of rows"
+        split = [placement.outer, batch, inner]
+        whole = b.reshape(x, (*shape[:at_axis], *split, *shape[at_axis + 1 :]))
+        source = [*range(at_axis), at_axis, at_axis, at_axis, *range(at_axis + 1, len(shape))]
+        order = [at_axis + 1, *(d for d in range(len(source)) if d != at_axis + 1)]
+        return b.permute(whole, order), [source[d] for d in order]
+
+
+def _transpose(term: Term) -> Term:
+    if isinstance(term, Rows) or term.views:
+        return t.view(term, lambda x: b.permute(x, (0, 2, 1)))
+    return Outer(term.right, term.left)
+
+
+def _scalar_of(x: Node) -> Node | None:
+    """The scalar that a tensor repeats, if it does."""
+    while x.op in ("expand", "reshape", "cast") and x.type.rank:
+        (x,) = x.inputs
+    return x if x.type.rank == 0 else None
+
+
+def _integer(extent: Extent) -> int:
+    assert isinstance(extent, int), "parameters have integer sizes"
+    return extent
+
+
+RULES: dict[str, Callable[[Contributions, Node], list[Term]]] = {
+    "sum": Contributions._sum,
+    "matmul": Contributions._matmul,
+    "scatter_add": Contributions._scatter,
+    "conv2d_grad_weight": Contributions._weight_gradient,
+    "add": Contributions._add,
+    "sub": Contributions._sub,
+    "neg": Contributions._neg,
+    "stop_gradient": Contributions._cast,
+    "cast": Contributions._cast,
+    "mul": Contributions._scale,
+    "div": Contributions._scale,
+    "ratio": Contributions._scale,
+    "permute": Contributions._permute,
+    "reshape": Contributions._reshape,
+    "slice": Contributions._slice,
+    "pad": Contributions._pad,
+    "concat": Contributions._concat,
+}
+
+
+def gradient_square_norms(gradients: Sequence[Node], batch: str) -> Node:
+    """The square of the norm of each row's contribution to all gradients: (batch,)."""
+    rows = Contributions(batch)
+    squares = [t.square_norm(found) for gradient in gradients if (found := rows.terms(gradient))]
+    if not squares:
+        raise GraphError("per_row: no gradient depends on the rows of the batch, so they have no contributions.")
+    total = squares[0]
+    for square in squares[1:]:
+        total = b.add(total, square)
+    return total

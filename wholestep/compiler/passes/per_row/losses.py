@@ -1,0 +1,63 @@
+"""The loss of each row of a batch: the numerator of the row over its denominator."""
+
+from __future__ import annotations
+
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import Dim
+from wholestep.compiler.passes.distribute.placement.placements import Partial
+from wholestep.compiler.passes.per_row import terms as t
+from wholestep.compiler.passes.per_row.contributions import Contributions
+from wholestep.errors import GraphError
+
+
+def row_losses(loss: Node, batch: str) -> Node:
+    """The loss of each row, (batch,); 0 for a row without weight.  Terms that no row affects are left out."""
+    rows = Contributions(batch)
+    value = _row_losses(loss, rows, batch)
+    if value is None:
+        raise GraphError("per_row: the loss does not depend on the rows of the batch.")
+    return value
+
+
+def _row_losses(node: Node, rows: Contributions, batch: str) -> Node | None:
+    if not rows.is_affected(node):
+        return None
+    if node.op in ("ratio", "div") and rows.placement(node.inputs[0]) == Partial():
+        return _quotient(node, rows, batch)
+    if node.op == "cast":
+        return _row_losses(node.inputs[0], rows, batch)
+    if node.op == "add":
+        parts = [part for x in node.inputs if (part := _row_losses(x, rows, batch)) is not None]
+        return b.add(*parts) if len(parts) == 2 else parts[0] if parts else None
+    if node.op == "mul":
+        for x, factor in (node.inputs, node.inputs[::-1]):
+            if factor.host and (part := _row_losses(x, rows, batch)) is not None:
+                return b.mul(part, b.expand_to(b.cast(factor, part.type.dtype), part.type.shape, ()))
+    if rows.placement(node) == Partial():
+        return _sum(node, rows)
+    line = "" if node.line is None else node.line.error_note
+    raise GraphError(
+        f"per_row: a loss is a weighted sum of means or sums over the rows; this one ends in `{node.op}`. Train with a "
+        f"mean, or leave 'loss' out of per_row=.{line}"
+    )
+
+
+def _quotient(node: Node, rows: Contributions, batch: str) -> Node:
+    above, divisor = _sum(node.inputs[0], rows), node.inputs[1]
+    if rows.placement(divisor) == Partial():
+        below = b.cast(_sum(divisor, rows), above.type.dtype)
+    else:  # elements, divided evenly among the rows
+        each = b.div(b.cast(divisor, above.type.dtype), b.count(Dim.symbol(batch), above.type.dtype))
+        below = b.expand_to(each, above.type.shape, ())
+    empty = b.equal(below, b.zeros_like(below))
+    return b.where(empty, b.zeros_like(above), b.div(above, b.where(empty, b.full_like(below, 1), below)))
+
+
+def _sum(node: Node, rows: Contributions) -> Node:
+    """The contributions of the rows to a scalar sum: (batch,)."""
+    values = [t.explicit(term) for term in rows.terms(node)]
+    total = values[0]
+    for value in values[1:]:
+        total = b.add(total, value)
+    return total

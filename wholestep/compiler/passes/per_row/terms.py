@@ -1,0 +1,191 @@
+"""Terms of a row's contribution to a gradient, and their inner products.
+
+The gradient of a batch is a sum over its rows; the contribution of a row is a sum of terms.  A product over (row, k)
+gives the term Σₖ leftₖ ⊗ rightₖ, which is kept in factors: ‖Σₖ aₖ ⊗ dₖ‖² = Σₖₗ (aₖ·aₗ)(dₖ·dₗ) needs two Gram matrices
+of (k, k) instead of the gradient of every row (arXiv:1510.01799 for one k, arXiv:2009.03106 for sequences).  All other
+terms are explicit: a tensor whose first axis is the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import Extent, float32, float64
+
+View = Callable[[Node], Node]  # of an explicit term: its first axis is the batch
+SYMBOLIC = 64  # positions of a row assumed where their number is symbolic
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """One-hot vectors by their positions: the left factor of an embedding's gradient."""
+
+    positions: Node  # (batch, k), integers
+    size: Extent
+
+    @property
+    def count(self) -> Extent:
+        return self.positions.type.shape[1]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Vectors (batch, k, size)."""
+
+    vectors: Node
+
+    @property
+    def count(self) -> Extent:
+        return self.vectors.type.shape[1]
+
+    @property
+    def size(self) -> Extent:
+        return self.vectors.type.shape[2]
+
+
+Factor = OneHot | Dense
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Σₖ leftₖ ⊗ rightₖ for each row; `views` reshape the explicit form, which they leave its norm."""
+
+    left: Factor
+    right: Factor
+    views: tuple[View, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An explicit contribution: (batch, ...)."""
+
+    values: Node
+
+
+Term = Outer | Rows
+
+
+def view(term: Term, change: View) -> Term:
+    """The term under a permutation or reshape of its explicit form."""
+    return Rows(change(term.values)) if isinstance(term, Rows) else replace(term, views=(*term.views, change))
+
+
+def scale(term: Term, factor: Node) -> Term:
+    """The term times a scalar."""
+    if isinstance(term, Rows):
+        return Rows(_times(term.values, factor))
+    if isinstance(term.right, Dense):
+        return replace(term, right=Dense(_times(term.right.vectors, factor)))
+    assert isinstance(term.left, Dense), "the gradient of a product of two one-hot tensors is not trained"
+    return replace(term, left=Dense(_times(term.left.vectors, factor)))
+
+
+def _times(x: Node, factor: Node) -> Node:
+    return b.mul(x, b.expand_to(b.cast(factor, x.type.dtype), x.type.shape, ()))
+
+
+def square_norm(terms: Sequence[Term]) -> Node:
+    """‖Σ terms‖² of each row: (batch,)."""
+    if len(terms) > 1 and not all(isinstance(t, Outer) and not t.views for t in terms):
+        values = [explicit(t) for t in terms]
+        total = values[0]
+        for value in values[1:]:
+            total = b.add(total, value)
+        terms = [Rows(total)]
+    squares = [_inner(x, y) if i != j else _square(x) for i, x in enumerate(terms) for j, y in enumerate(terms)]
+    total = squares[0]
+    for square in squares[1:]:
+        total = b.add(total, square)
+    return total
+
+
+def _square(term: Term) -> Node:
+    if isinstance(term, Rows):
+        return _sum_squares(term.values)
+    left, right = term.left, term.right
+    if isinstance(left, Dense) and isinstance(right, Dense):
+        if left.count == 1:
+            return b.mul(_sum_squares(left.vectors), _sum_squares(right.vectors))
+        if not _prefers_gram(left, right):
+            return _sum_squares(explicit(replace(term, views=())))
+    return _inner(term, term)
+
+
+def _prefers_gram(left: Dense, right: Dense) -> bool:
+    """Do the Gram matrices take fewer operations than the explicit contribution?"""
+    k, m, n = (e if isinstance(e, int) else SYMBOLIC for e in (left.count, left.size, right.size))
+    return k * (m + n) <= m * n
+
+
+def _sum_squares(x: Node) -> Node:
+    return b.sum_axes(b.mul(x, x), range(1, x.type.rank))
+
+
+def _inner(x: Term, y: Term) -> Node:
+    """⟨x, y⟩ of each row, by Gram matrices."""
+    assert isinstance(x, Outer)
+    assert isinstance(y, Outer)
+    return b.sum_axes(b.mul(_gram(x.left, y.left), _gram(x.right, y.right)), (1, 2))
+
+
+def _gram(x: Factor, y: Factor) -> Node:
+    """The inner products (batch, k, l) of vectors k of x and l of y."""
+    if isinstance(x, OneHot) and isinstance(y, Dense):
+        return b.transpose(_gram(y, x))
+    if isinstance(x, Dense) and isinstance(y, Dense):
+        return b.matmul(x.vectors, y.vectors, transpose_b=True)
+    shape = (x_positions(x).type.shape[0], x.count, y.count)
+    if isinstance(x, OneHot):
+        assert isinstance(y, OneHot)
+        rows = b.expand_to(x.positions, shape, (0, 1))
+        return b.cast(b.equal(rows, b.expand_to(y.positions, shape, (0, 2))), float32)
+    assert isinstance(y, OneHot)
+    return _pick(x.vectors, y.positions, shape)
+
+
+def x_positions(x: Factor) -> Node:
+    return x.positions if isinstance(x, OneHot) else x.vectors
+
+
+def _pick(vectors: Node, positions: Node, shape: Sequence[Extent]) -> Node:
+    """vectors[b, k, positions[b, l]] as (batch, k, l): a gather from the flattened vectors."""
+    batch, count, size = vectors.type.shape
+    integers = positions.type.dtype
+    vector = b.add(
+        b.mul(b.iota((batch, count), 0, integers), b.expand_to(b.count(count, integers), (batch, count), ())),
+        b.iota((batch, count), 1, integers),
+    )
+    start = b.mul(vector, b.expand_to(b.count(size, integers), (batch, count), ()))
+    flat = b.add(b.expand_to(start, tuple(shape), (0, 1)), b.expand_to(positions, tuple(shape), (0, 2)))
+    return b.gather(b.reshape(vectors, (batch * count * size,)), flat, 0)
+
+
+def explicit(term: Term) -> Node:
+    """The contribution of each row as a tensor."""
+    if isinstance(term, Rows):
+        return term.values
+    left, right = (_vectors(factor) for factor in (term.left, term.right))
+    value = b.matmul(left, right, transpose_a=True)
+    for change in term.views:
+        value = change(value)
+    return value
+
+
+def _vectors(factor: Factor) -> Node:
+    if isinstance(factor, Dense):
+        return factor.vectors
+    return b.cast(b.one_hot_mask(factor.positions, factor.size), float32)
+
+
+def in_float(x: Node) -> Node:
+    """Half types in float32: squares of half numbers overflow and vanish."""
+    return x if x.type.dtype == float64 else b.cast(x, float32)
+
+
+def static_size(shape: Sequence[Extent]) -> int:
+    """The number of elements, with a guess for symbolic extents."""
+    return prod(e if isinstance(e, int) else SYMBOLIC for e in shape)
