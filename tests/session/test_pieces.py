@@ -62,3 +62,17 @@ def test_values_that_are_small_or_depend_on_all_axes_are_whole() -> None:
         assert pieces.axis(node, [operands[0][:, :10]]) is None
         assert pieces.axis(b.softmax(node.inputs[0], 1), operands) is None
         assert pieces.axis(b.sum_axes(node.inputs[0], (2,)), operands) is None
+
+
+@pytest.mark.parametrize("flips", [(False, False), (True, False), (False, True)])
+def test_products_of_rows_are_those_of_the_whole(flips: tuple[bool, bool]) -> None:
+    rng = np.random.default_rng(6)
+    shapes = [(2, 500, 300) if flips[0] else (2, 300, 500), (2, 400, 500) if flips[1] else (2, 500, 400)]
+    a, b_is = (rng.standard_normal(shape) for shape in shapes)
+    leaves = [b.make("input", (), at.InputAttrs(name, TensorType(shape, float32))) for name, shape in zip("ab", shapes)]
+    node = b.matmul(*leaves, *flips)
+    with Pieces(3) as pieces:
+        assert pieces.is_large_product(node, [a, b_is])
+        assert not pieces.is_large_product(node, [a[:, :2], b_is])
+        value = pieces.product(node, a, lambda part: value_of(node, None, [part, b_is]))  # type: ignore[arg-type]
+    np.testing.assert_allclose(value, value_of(node, None, [a, b_is]), 1e-12, 1e-12)  # type: ignore[arg-type]

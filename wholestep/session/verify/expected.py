@@ -124,11 +124,22 @@ def evaluation(
 
 def _node_value(node: Node, run: StepValues, operands: list[Any], settle: Settle | None, pieces: Pieces) -> Any:
     """The settled value of a node; a large one is computed piece by piece."""
+    if pieces.is_large_product(node, operands):
+        return _product(node, run, [_read(a) for a in operands], settle, pieces)
     operands = [_read(a) for a in operands] if node.is_elementwise else operands
     axis = None if any(isinstance(a, Large) for a in operands) else pieces.axis(node, operands)
     if axis is None:
         return _settle(node, _value(node, run, operands), settle)
     value = pieces.evaluate(node, axis, operands, lambda part: _settle(node, _value(node, run, list(part)), None))
+    return value if settle is None else settle(node, value)
+
+
+def _product(node: Node, run: StepValues, operands: list[Array], settle: Settle | None, pieces: Pieces) -> Any:
+    """The settled value of a large product, in float32 if one of its operands is."""
+    if any(a.dtype == np.float32 for a in operands):
+        operands = [a.astype(np.float32, copy=False) for a in operands]
+    a, b = operands
+    value = pieces.product(node, a, lambda part: _settle(node, _value(node, run, [part, b]), None))
     return value if settle is None else settle(node, value)
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.attrs import MatmulAttrs
+from wholestep.compiler.ir.graph import Node, attrs_of
 from wholestep.compiler.ir.types import TupleType
 from wholestep.compiler.runtime.blas_threads import on_one_thread
 
@@ -24,6 +24,7 @@ Array = np.ndarray[Any, Any]
 
 LARGE_VALUE = 1 << 19  # elements; a smaller value takes less than a millisecond, as long as handing out its pieces
 PIECE = 1 << 16  # elements of a piece at least: its intermediate arrays stay in the cache
+LARGE_PRODUCT = 1 << 26  # multiply-adds, a millisecond; the rows of a larger product are divided
 ROWS = ("softmax", "log_softmax", "logsumexp", "cross_entropy")  # independent along all axes but the last
 ATTENTION = ("attention", "attention_lse", "attention_grad")  # independent along all axes but the last two
 
@@ -56,29 +57,53 @@ class Pieces:
         self, node: Node, axis: int, operands: Sequence[Array], compute: Callable[[Sequence[Array]], Any]
     ) -> Any:
         """The value of a node from those of its pieces, each computed from a piece of every operand."""
-        extent, size = operands[0].shape[axis], max(x.size for x in operands)
-        count = max(1, min(extent, max(self._threads, size // PIECE)))
-        bounds = [extent * i // count for i in range(count + 1)]
-        places = [(slice(None),) * axis + (slice(a, b),) for a, b in pairwise(bounds)]
+        size = max(x.size for x in operands)
+        parts = self._parts(operands[0].shape[axis], size // PIECE)
 
-        def piece(place: tuple[slice, ...]) -> Any:
+        def piece(part: slice) -> Any:
+            place = (*(slice(None),) * axis, part)
+            return compute([x[place] for x in operands])
+
+        values = self._each(piece, parts)
+        if not isinstance(node.result, TupleType):
+            return self._join(values, parts, axis)
+        return tuple(self._join(list(v), parts, axis) for v in zip(*values, strict=True))
+
+    def is_large_product(self, node: Node, operands: Sequence[Any]) -> bool:
+        """Is a product computed for some rows of the result at a time?"""
+        if self._threads == 1 or node.op != "matmul":
+            return False
+        rows, depth = operands[0].shape[-2:]
+        work = prod(operands[0].shape) * operands[1].shape[-2 if attrs_of(node, MatmulAttrs).transpose_b else -1]
+        return work >= LARGE_PRODUCT and min(rows, depth) >= self._threads
+
+    def product(self, node: Node, a: Array, compute: Callable[[Array], Array]) -> Array:
+        """A product from its rows; `compute` gets the rows, or the columns, of the left operand that they need."""
+        columns = attrs_of(node, MatmulAttrs).transpose_a
+        parts = self._parts(a.shape[-1 if columns else -2], self._threads)
+        values = self._each(lambda part: compute(a[..., part] if columns else a[..., part, :]), parts)
+        return self._join(values, parts, a.ndim - 2)
+
+    def _parts(self, extent: int, count: int) -> list[slice]:
+        count = max(1, min(extent, max(self._threads, count)))
+        return [slice(extent * i // count, extent * (i + 1) // count) for i in range(count)]
+
+    def _each(self, compute: Callable[[slice], Any], parts: Sequence[slice]) -> list[Any]:
+        def piece(part: slice) -> Any:
             with np.errstate(all="ignore"):  # it belongs to a thread
-                return compute([x[place] for x in operands])
+                return compute(part)
 
         with on_one_thread():  # each thread computes products of its own
-            values = list(self._pool.map(piece, places))
-            if not isinstance(node.result, TupleType):
-                return self._join(values, places, axis, extent)
-            return tuple(self._join(list(v), places, axis, extent) for v in zip(*values, strict=True))
+            return list(self._pool.map(piece, parts))
 
-    def _join(self, values: list[Array], places: Sequence[tuple[slice, ...]], axis: int, extent: int) -> Array:
+    def _join(self, values: list[Array], parts: Sequence[slice], axis: int) -> Array:
         shape = values[0].shape
-        joined = np.empty((*shape[:axis], extent, *shape[axis + 1 :]), values[0].dtype)
+        joined = np.empty((*shape[:axis], parts[-1].stop, *shape[axis + 1 :]), values[0].dtype)
 
         def put(i: int) -> None:
-            joined[places[i]] = values[i]
+            joined[(*(slice(None),) * axis, parts[i])] = values[i]
 
-        list(self._pool.map(put, range(len(places))))
+        list(self._pool.map(put, range(len(parts))))
         return joined
 
 

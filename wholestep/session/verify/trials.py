@@ -88,7 +88,8 @@ class Trials:
         later = dependents_of(graph, names_changed_by_adapting(graph)) if first else frozenset()
         earlier = self._first[1] if first and self._first is not None and self._first[0] == trial.sizes else None
         reading = self._session.reading(graph, trial)
-        with on_one_thread() if default_threads() <= FEW_CORES else nullcontext():
+        is_compiling = self._first is None  # the first draw is evaluated while the plan is compiled
+        with on_one_thread() if is_compiling or default_threads() <= FEW_CORES else nullcontext():
             return evaluation(graph, demand_of(graph, trial.sizes), reading, before, settle, later, earlier)
 
     def settled(self, sizes: Sizes) -> Comparison:
