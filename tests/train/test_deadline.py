@@ -46,8 +46,8 @@ def test_a_run_ends_before_its_time_and_the_schedule_spans_it(clock: SimpleNames
 
 def test_the_weights_are_those_of_the_best_validation(clock: SimpleNamespace) -> None:
     class Spoil(ws.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any) -> None:
-            if epoch == 3:
+        def on_epoch_begin(self, epoch: int) -> None:
+            if epoch == 4:
                 self.session.set("2.bias", np.full(10, 50.0, np.float32) * np.arange(10, dtype=np.float32))
 
     x, y = ws.datasets.digits()

@@ -67,7 +67,7 @@ class Deadline(Callback):
         self._slice, self._last = max(0.9 * self._slice, now - self._last), now
         self._set_rate()
         assert self.run is not None
-        if self._elapsed(now) + RESERVE * (self._slice + self._validation) >= self.seconds:
+        if self._age(now) + RESERVE * (self._slice + self._validation) >= self.seconds:
             self.run.stop(f"the time of {self.seconds:g} s is over")
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
@@ -90,11 +90,11 @@ class Deadline(Callback):
             self._best = loss
             self._weights = {name: self.session.get(name).copy() for name, is_own in own.items() if is_own}
 
-    def _elapsed(self, now: float) -> float:
+    def _age(self, now: float) -> float:
         assert self._began is not None
         return now - self._began
 
     def _set_rate(self) -> None:
         if self.schedule is not None:
-            share = min(1.0, self._elapsed(time.monotonic()) / self.seconds)
+            share = min(1.0, self._age(time.monotonic()) / self.seconds)
             self.session.set_learning_rate(float(self.schedule(int(share * TICKS))))
