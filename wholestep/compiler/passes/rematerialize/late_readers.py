@@ -5,6 +5,7 @@ row are in memory anyway.  Storing such a value for the backward pass and loadin
 
     f(x, small) is duplicated for each late reader, if x is in memory and takes no more bytes than the result
 
+where x may be two tensors in a half type, which are in memory because operands and results of products are rounded.
 A reader is *late* if it also depends on a barrier (a contraction or a library routine) that depends on x: then no fused
 kernel can contain both.  Invariant: the same ops on the same operands.
 """
@@ -24,7 +25,6 @@ from wholestep.compiler.passes.rematerialize.copies import (
     Rematerialized,
     copy_for_readers,
 )
-
 
 MASK_BYTES = 2  # per element, to store and load a mask: as many as loading a half tensor, which its reader often loads
 
