@@ -37,6 +37,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         advice=f"{GPU}.efficiency.advice:slow_kernels",
         lowering=Lowering(
             windows=(
+                OwnPass(f"{PASSES}.lower.sparse_resampling:resample_by_gathers"),
                 OwnPass(f"{PASSES}.lower.image_views:channels_last_views", needed=True),
                 OwnPass(f"{GPU}.window_products:multiply_disjoint_windows", takes_target=True),
                 OwnPass(f"{GPU}.pool_fusion:through_small_pools", takes_target=True),
@@ -50,6 +51,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
                 OwnPass(f"{PASSES}.layout.spatial_reductions:merge_batch_spatial_sums"),
                 OwnPass(f"{PASSES}.layout.spatial_reductions:variances_in_one_pass"),
                 OwnPass(f"{PASSES}.layout.spatial_reductions:merge_spatial_sums"),
+                OwnPass(f"{PASSES}.rematerialize.tap_gathers:gather_in_readers"),
                 OwnPass(f"{PASSES}.rematerialize.late_readers:rematerialize_late_reads"),
                 OwnPass(f"{BACKEND}.libraries.convolution_casts:copy_operands", takes_target=True),
             ),

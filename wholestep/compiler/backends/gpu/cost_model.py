@@ -28,7 +28,11 @@ class ReductionCosts:
     sharing_rows: int = 256  # rows per sample from which on several short rows share a warp; *bits*
     warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
-    part_rows: int = 16  # rows that one thread adds up in a column reduction that is split; *bits*
+    # Rows that one thread adds up in a column reduction that is split: one per `pixels_per_part_row` rows of a sample,
+    # within these bounds.  With 16 rows, 64 images of 56 x 56 pixels are read at 2.0 to 2.4 TB/s (066); *bits*
+    part_rows: int = 16
+    most_part_rows: int = 64
+    pixels_per_part_row: int = 96
     short_column: int = 32  # rows of a column sum that a single thread adds up
     packed_columns: int = 1 << 20  # elements of a column sum from which on each thread reduces 8 adjacent columns (029)
     most_packed_sums: int = 5  # sums of one kernel whose partial results fit a block's shared memory
@@ -83,7 +87,7 @@ class GemmCosts:
     # Multiplications per element of an unaligned input or state from which on it is copied: in tf32, unaligned
     # operands cost about 7 ps per 1024 of them, and a copy 2 ps per element.
     copied_uses: int = 512
-    padded_columns: int = 3  # elements of the shortest row that is padded: 3 become 8, what a library loads at once
+    padded_columns: int = 1  # elements of the shortest row that is padded, to the 8 that a library loads at once
 
 
 @dataclass(frozen=True)
@@ -161,8 +165,9 @@ class AttentionCosts:
     mma_others: int = 32  # rows per tile backward, and forward for rows longer than `mma_wide_row`, where it is *bits*
     mma_wide_row: int = 256  # bytes
     mma_wide_columns: int = 128  # columns of the widest head whose tiles have more than 16 rows; *bits*
-    mma_forward_row: int = 128  # bytes of the longest row for which a warp has 32 queries
+    mma_forward_row: int = 64  # bytes of the longest row for which a warp has 32 queries
     mma_backward_row: int = 128  # the same backward, where a warp accumulates two results
+    mma_resident: int = 4  # forward blocks of narrow heads per multiprocessor that registers are limited for
     mma_short_columns: int = 128  # columns of keys and values together up to which one block computes all gradients
     mma_columns: int = 256  # columns of keys and values together that one block accumulates
 

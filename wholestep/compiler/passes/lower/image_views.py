@@ -279,6 +279,15 @@ class ViewPropagation(LayoutPropagation):
             (self.channels_last if total.type.rank == 4 else self.original)[node] = total
         return total is not None
 
+    def gather(self, node: Node) -> bool:
+        """Rows or columns of an image, by their numbers."""
+        data, index = node.inputs
+        if not self.is_image(data) or index.type.rank != 1:
+            return False
+        axis = LAST.index(attrs_of(node, at.GatherAttrs).axis)
+        self.channels_last[node] = b.gather(self.channels_last[data], self.in_original_layout(index), axis)
+        return True
+
     def sum_pixels(self, node: Node) -> bool:
         """The sum of an image over its rows or columns, if the axis that remains has one element."""
         (source,), axes = node.inputs, attrs_of(node, at.SumAttrs).axes
@@ -293,5 +302,6 @@ class ViewPropagation(LayoutPropagation):
         "permute": permute,
         "reshape": reshape,
         "expand": expand,
+        "gather": gather,
         "sum": sum,
     }

@@ -11,6 +11,9 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulation.emulated import emulated_device
 from tests.compiler.backends.gpu.networks import LastNorm, Squeeze
 from wholestep import nn
+from wholestep.compiler.backends.gpu.grids.gemm_library import product_of
+from wholestep.compiler.ir.types import float32
+from wholestep.compiler.plan.model.bodies import Dot
 
 ANEW = ws.CompileOptions(verify=False, egraph=False, cache=False)
 
@@ -35,17 +38,19 @@ MIDDLES: dict[str, Callable[[], nn.Module]] = {
     "squeeze": lambda: Squeeze(8, 4),
     "nearest": lambda: nn.Upsample(scale=2),
     "bilinear": lambda: nn.UpsamplingBilinear2d(scale_factor=2),
+    "bicubic": lambda: nn.Upsample(scale=3, mode="bicubic"),
     "adaptive": lambda: nn.AdaptiveAvgPool2d(3),
     "max": lambda: nn.MaxPool2d(3, 2, 1),
 }
 
 
-def session_on(device: str, middle: str) -> ws.Session:
+def session_on(device: str, middle: str, precision: str = "float32") -> ws.Session:
     body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), MIDDLES[middle](), nn.SiLU(), nn.Conv2d(8, 8, 1))
     g = ws.Graph()
     x = g.input("x", ("batch", 3, 8, 8))
     g.set_outputs({"loss": (body(x) ** 2).mean()})
-    return ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=5, device=device, options=ANEW, seed=0)
+    return ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=5, device=device, options=ANEW, seed=0,
+                            precision=precision)  # fmt: skip
 
 
 @pytest.mark.parametrize("middle", MIDDLES)
@@ -59,3 +64,25 @@ def test_two_steps_are_those_of_the_reference(middle: str) -> None:
             np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
         for name, value in ours.state_dict().items():
             np.testing.assert_allclose(value, reference.state_dict()[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("middle", ["bilinear", "adaptive", "nearest", "group", "max"])
+def test_losses_in_bfloat16_are_those_of_float32_but_for_rounding(middle: str) -> None:
+    x = np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32)
+    with emulated_device():
+        losses = [float(session_on("emulated", middle, p).step(x=x).loss) for p in ("bfloat16", "float32")]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=2e-2)
+
+
+def test_a_library_rounds_no_product_of_float32() -> None:
+    """cuBLASLt refuses float32 operands with a result of a half type: the kernel after it rounds."""
+    g = ws.Graph()
+    x, w = g.input("x", ("batch", 1024)), g.parameter("w", (1024, 1024))
+    hidden = (x @ w).astype("bfloat16")
+    g.set_outputs({"loss": (hidden @ w.astype("bfloat16")).astype("float32").sum()})
+    plan = ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=1024, device="null:cuda/sm_90", options=ANEW).plan
+    products = [k for k in plan.kernels if isinstance(k.body, Dot) and k.schedule.form == "library"]
+    assert len(products) > 2
+    for kernel in products:
+        product = product_of(plan, kernel, plan.sizes)
+        assert product.c.dtype == product.a.dtype or product.c.dtype == float32

@@ -124,18 +124,25 @@ def _cast_after_view(operand: Node) -> Node:
 def copy_operands(graph: IRGraph, target: GpuTarget) -> IRGraph:
     """Copies operands of library convolutions that are stored in another layout into the library's channels-last one.
 
-    These are the weights and inputs of tf32 convolutions, and images that an op without a channels-last form computes.
+    These are the weights and inputs of tf32 convolutions, images that an op without a channels-last form computes, and
+    gradients that are the same for all pixels.
     """
     copies: dict[Node, Node] = {}
 
     def rule(node: Node) -> Node:
         if not is_for_library(node, target):
             return node
-        return node.with_inputs([copies.setdefault(i, stored_copy(i)) if _is_reordered(i) else i for i in node.inputs])
+        return node.with_inputs([copies.setdefault(i, stored_copy(i)) if is_strided(i) else i for i in node.inputs])
 
     return rewrite(graph, rule)
 
 
-def _is_reordered(operand: Node) -> bool:
-    """Is the operand a permuted view whose channels are not contiguous?"""
+def is_strided(operand: Node) -> bool:
+    """Is the operand a view whose channels are not contiguous, or whose pixels are one value that is read repeatedly?
+
+    The library reads such a repeated value a hundred times slower than a copy of it.
+    """
+    if operand.op == "expand":
+        axes, shape = attrs_of(operand, at.ExpandAttrs).axes, operand.type.shape
+        return any(extent != 1 and axis not in axes for axis, extent in enumerate(shape))
     return operand.op == "permute" and attrs_of(operand, at.PermuteAttrs).order[-1] != operand.type.rank - 1

@@ -119,6 +119,7 @@ def elements(plan: Plan, kernel: Kernel) -> KernelWork:
 def pixels(window: Window, schedule: GpuSchedule, total: int) -> KernelWork:
     """One thread per element of a pool, which loads the elements of its window."""
     threads, taps = schedule.blocks * schedule.threads, max(1, window.work // total)
+    total //= schedule.vector
     return KernelWork(ceil(total / threads) * ceil(taps / IN_FLIGHT), min(total, threads))
 
 

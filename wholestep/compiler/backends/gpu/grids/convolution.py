@@ -16,6 +16,7 @@ from wholestep.compiler.backends.gpu.cost_model import ConvolutionCosts
 from wholestep.compiler.backends.gpu.grids.convolution_operands import operand, shape_of, static_extent
 from wholestep.compiler.backends.gpu.grids.gemm import schedule_tiled_gemm
 from wholestep.compiler.backends.gpu.grids.grouped_convolution import schedule_grouped
+from wholestep.compiler.backends.gpu.grids.row_loads import has_vector_loads
 from wholestep.compiler.backends.gpu.kernel_schedule import JOINED, THREADS, Form, GpuSchedule, blocks_of, sizes_in
 from wholestep.compiler.backends.gpu.target import GpuTarget, target_of
 from wholestep.compiler.ir.types import DType, Extent, evaluate
@@ -214,6 +215,7 @@ def fits_pool(s: Shape, size: int, costs: ConvolutionCosts) -> bool:
 
 # -- selection -------------------------------------------------------------------------------------------------------
 
+VECTOR_POOLS = ("max_pool2d", "max_pool2d_index", "max_pool2d_grad")
 PRODUCTS = ("conv2d", "conv2d_grad_input", "pooled_grad_input", "conv2d_grad_weight")
 
 
@@ -263,5 +265,15 @@ def schedule_window(plan: Draft, kernel: Kernel) -> GpuSchedule:
         return own_schedule or schedule_tiled_gemm(
             target.cost_model.gemm, sizes, *product_sizes(kernel, window), dtype.accumulate
         )
-    elements = prod(evaluate(e, sizes) for e in kernel.axes[:4])
-    return GpuSchedule(Form.ELEMENTS, THREADS, blocks_of(elements, THREADS, target.cost_model.grids.most_blocks))
+    each, elements = pool_vector(plan, kernel, window), prod(evaluate(e, sizes) for e in kernel.axes[:4])
+    blocks = blocks_of(elements // each, THREADS, target.cost_model.grids.most_vector_blocks)
+    return GpuSchedule(Form.ELEMENTS, THREADS, blocks, vector=each)
+
+
+def pool_vector(plan: Draft, kernel: Kernel, window: Window) -> int:
+    """Adjacent channels per thread of a pool or its adjoint: 16-byte loads of all operands."""
+    channels = kernel.axes[3]
+    if window.op not in VECTOR_POOLS or not isinstance(channels, int):
+        return 1
+    loads = [(o.load, plan.buffers[o.load.buffer].type.dtype, o.axes[3]) for o in window.operands]
+    return next((n for n in (8, 4) if channels % n == 0 and all(has_vector_loads(*load, n) for load in loads)), 1)

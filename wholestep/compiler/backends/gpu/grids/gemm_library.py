@@ -57,6 +57,7 @@ def is_direct(plan: Draft, dot: Dot) -> bool:
         return False
     (store,) = level.stores
     rounds = bool(rest) and rest[-1].op == "cast" and rest[-1].dtype.is_half and store.value == rest[-1].id
+    rounds = rounds and plan.buffers[dot.a.buffer].type.dtype.is_half  # the library rounds no product of float32
     if rest and not (rounds and (len(rest) == 1 or bias_of(dot) is not None)) and not accumulates_in_place(dot):
         return False
     return stride_of(store.load, dot.n) == 1 and is_affine(store.load)

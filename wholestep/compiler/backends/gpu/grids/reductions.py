@@ -132,8 +132,9 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
     length = evaluate(kernel.axes[columns.reduced], sizes)
     if is_short(columns, kernel):
         return _schedule_short_columns(plan, kernel, rows * evaluate(column_count, sizes))
-    lanes, per_thread = _column_packs(costs.reductions, column_count, kernel.axes[columns.reduced], length, reduces)
-    chunk = costs.reductions.part_rows * max(THREADS // WARP, THREADS // lanes)
+    depth, elements = kernel.axes[columns.reduced], rows * length * evaluate(column_count, sizes)
+    lanes, per_thread = _column_packs(costs.reductions, column_count, depth, length, elements, reduces)
+    chunk = _part_rows(costs.reductions, depth) * max(PARTS, THREADS // lanes)
     tiles = rows * -(-evaluate(column_count, sizes) // (lanes * per_thread))
     if length <= chunk or any(r.op == "argmax" for r in reduces):
         return GpuSchedule(
@@ -163,8 +164,14 @@ def _schedule_short_columns(plan: Draft, kernel: Kernel, results: int) -> GpuSch
     return GpuSchedule(Form.ELEMENTS, THREADS, blocks, vector=each)
 
 
+def _part_rows(costs: ReductionCosts, depth: Extent) -> int:
+    """Rows that one thread of a split sum adds: more of large images, whose blocks are many, so that each is busy."""
+    pixels = evaluate(depth, dict.fromkeys(symbols_of((depth,)), 1)) if not isinstance(depth, int) else depth
+    return max(costs.part_rows, min(costs.most_part_rows, pixels // costs.pixels_per_part_row))
+
+
 def _column_packs(
-    costs: ReductionCosts, across: Extent, depth: Extent, length: int, reduces: Sequence[Reduce]
+    costs: ReductionCosts, across: Extent, depth: Extent, length: int, elements: int, reduces: Sequence[Reduce]
 ) -> tuple[int, int]:
     """The threads of a block along the columns, and the adjacent columns per thread.
 
@@ -178,7 +185,7 @@ def _column_packs(
     if across >= THREADS and each > 1 and length <= costs.short_column:
         return THREADS, 1  # one thread per column, which adds in the order of the warps
     if across >= 8 * WARP:
-        return WARP, each if length * across >= costs.packed_columns else 1
+        return WARP, each if elements >= costs.packed_columns else 1
     pixels = evaluate(depth, dict.fromkeys(symbols_of((depth,)), 1))
     lanes = 1 << (across // each - 1).bit_length()
     return (lanes, each) if lanes <= WARP and pixels >= costs.pixel_rows else (WARP, 1)

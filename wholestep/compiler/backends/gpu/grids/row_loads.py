@@ -8,17 +8,29 @@ from __future__ import annotations
 from wholestep.compiler.backends.gpu.kernel_schedule import GpuSchedule
 from wholestep.compiler.backends.gpu.strides import is_multiple, is_packed
 from wholestep.compiler.backends.gpu.target import costs_of, target_of
-from wholestep.compiler.ir.types import DType, Extent, bfloat16, float16, float32, int32, product
+from wholestep.compiler.ir.types import (
+    DType,
+    Extent,
+    bfloat16,
+    boolean,
+    float16,
+    float32,
+    int32,
+    product,
+    uint8,
+)
 from wholestep.compiler.plan.model.bodies import Nest
 from wholestep.compiler.plan.model.kernel import Draft, Index, Instr, Kernel, Load
 
 PACKED = frozenset({float32, int32, bfloat16, float16})  # types with 16-byte vector loads
+SHORT_PACKED = frozenset({bfloat16, float16, uint8, boolean})  # types with 8-byte vector loads
 
 
 def has_vector_loads(load: Load, dtype: DType, axis: int, count: int) -> bool:
-    """Are `count` elements read as 16-byte vectors?  The last vector of a row may contain padding."""
-    is_vector = count * dtype.size % 16 == 0 and dtype in PACKED and is_packed(load, axis, count)
-    return is_vector and is_multiple(_row_of(load, axis), count)
+    """Are `count` elements read as 16-byte or 8-byte vectors?  The last vector of a row may contain padding."""
+    bytes = count * dtype.size
+    has_pack = (bytes % 16 == 0 and dtype in PACKED) or (bytes == 8 and dtype in SHORT_PACKED)
+    return has_pack and is_packed(load, axis, count) and is_multiple(_row_of(load, axis), count)
 
 
 def _row_of(load: Load, axis: int) -> Extent:
@@ -76,7 +88,8 @@ def is_register_resident(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuS
     dtype = plan.buffers[load.buffer].type.dtype
     depends_on_row = any(i.value is not None or any(a != axis for a, _ in i.terms) for i in load.index)
     words = pieces * schedule.vector * dtype.size // 4
-    return depends_on_row and words <= costs.register_words and has_vector_loads(load, dtype, axis, schedule.vector)
+    fits = words <= costs.register_words and schedule.vector * dtype.size % 16 == 0
+    return depends_on_row and fits and has_vector_loads(load, dtype, axis, schedule.vector)
 
 
 def register_loads(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> dict[Load, Instr]:

@@ -143,7 +143,7 @@ WS_INLINE void ws_join(ws_16 &to, const ws_half *from) {
   for (int i = 0; i < 4; i++) to.x[i] = (ws_word)from[2 * i] | (ws_word)from[2 * i + 1] << 16;
 }
 /* N adjacent elements, loaded and stored 16 bytes at a time; the address is a multiple of 16 bytes. */
-template <class T, int N> struct ws_pack {
+template <class T, int N, bool SHORT = N * sizeof(T) == 8> struct ws_pack {
   static constexpr int EACH = 16 / sizeof(T);
   static_assert(N % EACH == 0, "N is a multiple of 16 bytes");
   ws_16 piece[N / EACH];
@@ -171,6 +171,22 @@ template <class T, int N> struct ws_pack {
   WS_PART void join(const T *from) {
 #pragma unroll
     for (int i = 0; i < N / EACH; i++) ws_join(piece[i], from + i * EACH);
+  }
+};
+
+/* N adjacent integers or half types of 8 bytes in all. */
+template <class T, int N> struct ws_pack<T, N, true> {
+  ws_long_word piece;
+  WS_PART void read(const T *from) { piece = *ws_begin(reinterpret_cast<const ws_long_word *>(from), 8); }
+  WS_PART void write(T *to) const { *ws_begin(reinterpret_cast<ws_long_word *>(to), 8) = piece; }
+  WS_PART void split(T *to) const {
+#pragma unroll
+    for (int i = 0; i < N; i++) to[i] = (T)(piece >> i * 8 * sizeof(T));
+  }
+  WS_PART void join(const T *from) {
+    piece = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) piece |= (ws_long_word)from[i] << i * 8 * sizeof(T);
   }
 };
 

@@ -11,8 +11,9 @@ from wholestep.compiler.backends.gpu.kernel_schedule import JOINED_CHUNKS, PARTS
 from wholestep.compiler.backends.gpu.render.language import STORED
 from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.plan.model.bodies import Columns
-from wholestep.compiler.plan.model.kernel import Reduce
+from wholestep.compiler.plan.model.kernel import Level, Reduce
 
 
 def render_columns(w: GpuWriter) -> None:
@@ -125,14 +126,14 @@ def add_columns(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int
 
 
 def add_packs(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int, each: int) -> None:
-    """Several adjacent columns per thread, with vector loads; four rows are in flight at a time."""
+    """Several adjacent columns per thread, with vector loads; several rows are in flight at a time."""
     sums, axis = columns.levels[0], columns.vector
     packs = VectorizedLevel(w, axis, each)
     with w.block(""):
         w.emit(f"const {w.int} base = first_column + lane*{each};")
         start_packs(w, sums.reduces, each)
         with w.block(f"if (base < {w.axis_extent(axis)})"):
-            w.emit("#pragma unroll 4")
+            w.emit(f"#pragma unroll {rows_in_flight(w, sums, packs)}")
             with w.loop(f"i{columns.reduced}", f"{begin} + part", end, str(parts)):
                 packs.render(sums, sums_of="[e]")
         w.emit("__syncthreads();")
@@ -140,6 +141,13 @@ def add_packs(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int, 
             w.emit("#pragma unroll")
             w.emit(f"for (int e = 0; e < {each}; e++) parts{r.id}[part][lane*{each} + e] = r{r.id}[e];")
         w.emit("__syncthreads();")
+
+
+def rows_in_flight(w: GpuWriter, sums: Level, packs: VectorizedLevel) -> int:
+    """Rows whose loads a thread issues together: as many bytes as hide the latency of memory."""
+    loads = dict.fromkeys(i.load for i in sums.body if i.load is not None)
+    bytes = sum(packs.count * w.buffer_dtype(x).size for x in loads if len(x.index) > 1)
+    return max(4, min(8, costs_of(w.plan).reductions.loads_in_flight // max(1, bytes)))
 
 
 def add_parts(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int) -> None:

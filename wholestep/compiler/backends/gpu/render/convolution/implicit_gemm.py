@@ -1,7 +1,7 @@
 """Implicit GEMM convolution: one operand of the tiled GEMM is addressed by kernel taps instead of being unfolded.
 
-Pools and their adjoints use one thread per pixel.  Images are (N, rows, columns, channels), weights (outputs, rows,
-columns, channels of a group).  Convolutions of few channels use `convolution/direct.py` instead.
+Images are (N, rows, columns, channels), weights (outputs, rows, columns, channels of a group).  Convolutions of few
+channels use `convolution/direct.py` instead.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping
 from wholestep.compiler.backends.gpu.grids.convolution import product_sizes
 from wholestep.compiler.backends.gpu.grids.convolution_operands import operand, shape_of, static_extent
 from wholestep.compiler.backends.gpu.kernel_schedule import Form
-from wholestep.compiler.backends.gpu.render.convolution.direct import OWN, bind_window_results, read
+from wholestep.compiler.backends.gpu.render.convolution.direct import OWN, read
 from wholestep.compiler.backends.gpu.render.convolution.grouped import render_grouped, render_grouped_gradient
-from wholestep.compiler.backends.gpu.render.elementwise import over_elements
+from wholestep.compiler.backends.gpu.render.convolution.pooling import (
+    render_max_pool,
+    render_max_pool_grad,
+    render_max_pool_pick,
+)
 from wholestep.compiler.backends.gpu.render.gemm import accumulator, product_call, tiles
-from wholestep.compiler.backends.gpu.render.language import LOCAL, cast_text, literal
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.model.bodies import Window
@@ -135,82 +138,6 @@ def render_grad_weight(w: GpuWriter, window: Window) -> None:
     w.values[0], w.dtypes[0] = "v0", dtype
     level = Level(stores=(Store(result.load, 0),))
     product_call(w, dtype, [False, False], a, b, level, 0, axes, tuple(taps))
-
-
-# -- pools -----------------------------------------------------------------------------------------------------------
-
-
-def _over_pixels(w: GpuWriter) -> str:
-    return over_elements(w, (0, 1, 2, 3))
-
-
-def _finish(w: GpuWriter, level: Level) -> None:
-    w.instructions(level.body)
-    w.stores(level.stores)
-
-
-def _pool_pixel(window: Window) -> str:
-    (down, across), (top, left) = window.stride, window.low
-    return f"const int y = i1*{down} + down - {top}, x = i2*{across} + across - {left};"
-
-
-def render_max_pool(w: GpuWriter, window: Window) -> None:
-    """Max-pool; ties go to the first element, and a NaN wins, the first one."""
-    (level,), images = window.levels, shape_of(w.kernel, operand(window, "x"))
-    dtype = accumulator(w.buffer_dtype(window.operands[0].load))
-    tall, wide = window.pool
-    with w.block(_over_pixels(w)):
-        w.decompose("at", (0, 1, 2, 3))
-        w.emit(f"{LOCAL[dtype]} best = ws_lowest(({LOCAL[dtype]})0); int position = 0;")
-        with w.block(f"for (int tap = 0; tap < {tall * wide}; tap++)"):
-            w.emit(f"const int down = tap / {wide}, across = tap % {wide};")
-            w.emit(_pool_pixel(window))
-            w.emit(f"if (y < 0 || y >= {w.extent(images[1])} || x < 0 || x >= {w.extent(images[2])}) continue;")
-            w.emit(f"const {LOCAL[dtype]} seen = {read(w, window, 'x', 'i0', 'y', 'x', 'i3')};")
-            w.emit("if (ws_exceeds(seen, best)) best = seen, position = tap;")
-        source = w.buffer_dtype(window.operands[0].load)
-        bind_window_results(w, level, cast_text("best", dtype, source), "position")
-        _finish(w, level)
-
-
-def render_max_pool_grad(w: GpuWriter, window: Window) -> None:
-    """A pixel sums the gradients of all windows whose maximum it is."""
-    (level,), g = window.levels, shape_of(w.kernel, operand(window, "g"))
-    dtype = accumulator(w.buffer_dtype(window.operands[0].load))
-    (tall, wide), (down, across), (top, left) = window.pool, window.stride, window.low
-    with w.block(_over_pixels(w)):
-        w.decompose("at", (0, 1, 2, 3))
-        w.emit(f"{LOCAL[dtype]} sum = 0;")
-        w.emit(f"const int y = (int)i1 + {top}, x = (int)i2 + {left};")
-        rows, columns = w.extent(g[1]), w.extent(g[2])
-        w.emit(f"const int above = y < {tall} ? 0 : (y - {tall - down}) / {down};")
-        w.emit(f"const int before = x < {wide} ? 0 : (x - {wide - across}) / {across};")
-        with (
-            w.block(f"for (int row = above; row <= y / {down} && row < {rows}; row++)"),
-            w.block(f"for (int column = before; column <= x / {across} && column < {columns}; column++)"),
-        ):
-            w.emit(f"const int tap = (y - row*{down})*{wide} + x - column*{across};")
-            position = ("i0", "row", "column", "i3")
-            w.emit(f"if ((int){read(w, window, 'index', *position)} == tap) sum += {read(w, window, 'g', *position)};")
-        source = w.buffer_dtype(window.operands[0].load)
-        bind_window_results(w, level, cast_text("sum", dtype, source), None)
-        _finish(w, level)
-
-
-def render_max_pool_pick(w: GpuWriter, window: Window) -> None:
-    """The values of an image at the positions of the pool's maxima."""
-    (level,), images = window.levels, shape_of(w.kernel, operand(window, "x"))
-    source = w.buffer_dtype(operand(window, "x").load)
-    (_, wide), (down, across), (top, left) = window.pool, window.stride, window.low
-    with w.block(_over_pixels(w)):
-        w.decompose("at", (0, 1, 2, 3))
-        w.emit(f"const int tap = (int){read(w, window, 'index', 'i0', 'i1', 'i2', 'i3')};")
-        w.emit(f"const int y = i1*{down} + tap / {wide} - {top}, x = i2*{across} + tap % {wide} - {left};")
-        inside = f"y >= 0 && y < {w.extent(images[1])} && x >= 0 && x < {w.extent(images[2])}"
-        type, dtype = LOCAL[accumulator(source)], accumulator(source)
-        w.emit(f"const {type} seen = {inside} ? {read(w, window, 'x', 'i0', 'y', 'x', 'i3')} : {literal(0.0, dtype)};")
-        bind_window_results(w, level, cast_text("seen", dtype, source), None)
-        _finish(w, level)
 
 
 FORMS: Mapping[str, Callable[[GpuWriter, Window], None]] = {
