@@ -79,6 +79,8 @@ class GemmCosts:
     # tiles, two per multiprocessor: 445 -> 421 us for a GPT of 4 x 128 (032); *bits*
     update_flops: int = 12_000_000
     update_tiles: int = 264
+    # FLOPs of a product in a loop over time from which on a library computes it: persistent scans do less per step.
+    loop_flops: int = 150_000_000
     library_calls: int = 64  # calls of a library per product, one per outer batch index
     library_workspace: int = 32 << 20  # bytes that a library may use for split-K: what cuBLASLt recommends on Hopper
     untiled_result: int = 128 << 20  # bytes of a result that has enough tiles without split-K, and needs no workspace
