@@ -234,6 +234,10 @@ REFUSED: dict[str, tuple[Callable[[], ws.nn.Module], int, int, str, str]] = {
     ),
     "a large batch": (
         *(lambda: ws.nn.LSTM(16, 256, batch_first=True), 256, 4096, "float32"),
+        "its products are so large that a library computes them",
+    ),
+    "a middling batch": (
+        *(lambda: ws.nn.LSTM(16, 256, batch_first=True), 256, 512, "float32"),
         "its products are too large for co-resident blocks",
     ),
 }
