@@ -32,7 +32,7 @@ class ReductionCosts:
     # `sample_blocks` blocks.  With 16 rows, 64 images of 56 x 56 pixels are read at 2.0 to 2.4 TB/s (066); *bits*
     part_rows: int = 16
     most_part_rows: int = 64
-    sample_blocks: int = 8
+    sample_blocks: int = 16
     short_column: int = 32  # rows of a column sum that a single thread adds up
     packed_columns: int = 1 << 20  # elements of a column sum from which on each thread reduces 8 adjacent columns (029)
     most_packed_sums: int = 5  # sums of one kernel whose partial results fit a block's shared memory
