@@ -157,6 +157,9 @@ from wholestep.train import (
     TrainConfig as TrainConfig, TrainHistory as TrainHistory, History as History, find_batch_size as find_batch_size,
     find_lr as find_lr,
 )
+from wholestep.train.replay import (
+    Difference as Difference, Replay as Replay, compare_runs as compare_runs, verify_determinism as verify_determinism,
+)
 from wholestep.train.lint.lint import LintReport as LintReport, lint as lint
 from wholestep.callbacks import (
     ModelCheckpoint as ModelCheckpoint, ConsoleObserver as ConsoleObserver, GradientStatistics as GradientStatistics,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import wholestep
-from wholestep.cli import doctor, launch, linting, plans, running, timing
+from wholestep.cli import doctor, launch, linting, plans, replaying, running, timing
 from wholestep.cli.shared import warning_text
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app.command(context_settings=launch.PASSED_ON)(launch.launch)
 app.command()(running.evaluate)
 app.command()(running.predict)
 app.command()(linting.lint)
+app.command()(replaying.replay)
+app.command()(replaying.compare)
 app.command()(timing.trace)
 app.command()(timing.bench)
 app.command()(doctor.doctor)

@@ -298,6 +298,7 @@ class Session:
     backward = delegate("_manual_step", ManualStep.backward)
     clip_gradients = delegate("_manual_step", ManualStep.clip_gradients)
     apply_gradients = delegate("_manual_step", ManualStep.apply_gradients)
+    gradients = delegate("_manual_step", ManualStep.gradients)
     gradient_stats = delegate("_manual_step", ManualStep.gradient_stats)
     print_gradient_stats = delegate("_manual_step", ManualStep.print_gradient_stats)
 

@@ -170,6 +170,29 @@ def test_a_mask_that_changes_scores_is_not_causal() -> None:
         assert not attrs_of(node, at.AttentionAttrs).causal
 
 
+def packed(g: ws.Graph, per_row: bool) -> ws.Tensor:
+    """Queries see keys of the same packed sequence; one sequence per row, or as many as there are rows before."""
+    batch = g.input("rows", ("batch", T)).shape[0]
+    row = ws.iota((batch, 1), 0)
+    number = ws.constant(np.zeros((T,), np.int32)).expand(batch, T) if per_row else row.expand(batch, T) // T
+    position = row * T + ws.iota((batch, T), 1)
+    found = ws.gather(number.reshape((batch * T,)), position)
+    return found.reshape((batch, 1, T, 1)).expand(batch, 1, T, T) == found.reshape((batch, 1, 1, T)).expand(
+        batch, 1, T, T
+    )
+
+
+@pytest.mark.parametrize("per_row", [True, False])
+def test_values_along_a_symbolic_axis_are_known_only_if_all_are_equal(per_row: bool) -> None:
+    """Transformers numbers packed sequences, of which a row without a mask has one."""
+    g = ws.Graph()
+    mask = packed(g, per_row)
+    q, k, v = (g.input(name, (mask.shape[0], H, T, D)) for name in "qkv")
+    y = ws.attention(q, k, v, mask=mask)
+    (node,) = (n for n in recognize_attention(IRGraph((Output("y", y.node),))).nodes if n.op == "attention")
+    assert len(node.inputs) == (3 if per_row else 4)
+
+
 def of_graph(g: ws.Graph) -> list[ws.Tensor]:
     return [g.parameter(name, SHAPES["q"]) for name in "qkv"]
 

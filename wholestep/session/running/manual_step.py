@@ -74,6 +74,17 @@ class ManualStep:
         programs.state.step += 1
         programs.state.version += 1  # programs with a second layout of a parameter compare it
 
+    def gradients(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, AnyArray]:
+        """The gradient of the loss on these inputs for every parameter, by name; no state changes.
+
+        Example: `session.gradients(x=xb, labels=yb)["w1"]`.
+        """
+        from wholestep.steps.manual_step import PREFIX
+
+        named = {**(given or {}), **inputs}
+        outputs = self._programs.entry_with_room("gradients", named)(named).outputs
+        return {name.removeprefix(PREFIX): array for name, array in outputs.items() if name.startswith(PREFIX)}
+
     def gradient_stats(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, Stats]:
         """Statistics of every parameter's gradient: of the loss on these inputs, or of the last `backward`.
 

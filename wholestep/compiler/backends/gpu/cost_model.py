@@ -87,7 +87,7 @@ class GemmCosts:
     # Multiplications per element of an unaligned input or state from which on it is copied: in tf32, unaligned
     # operands cost about 7 ps per 1024 of them, and a copy 2 ps per element.
     copied_uses: int = 512
-    padded_columns: int = 3  # elements of the shortest row that is padded: 3 become 8, what a library loads at once
+    padded_columns: int = 1  # elements of the shortest row that is padded, to the 8 that a library loads at once
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,9 @@ class AttentionCosts:
     mma_others: int = 32  # rows per tile backward, and forward for rows longer than `mma_wide_row`, where it is *bits*
     mma_wide_row: int = 256  # bytes
     mma_wide_columns: int = 128  # columns of the widest head whose tiles have more than 16 rows; *bits*
-    mma_forward_row: int = 128  # bytes of the longest row for which a warp has 32 queries
+    mma_forward_row: int = 64  # bytes of the longest row for which a warp has 32 queries
     mma_backward_row: int = 128  # the same backward, where a warp accumulates two results
+    mma_resident: int = 4  # forward blocks of narrow heads per multiprocessor that registers are limited for
     mma_short_columns: int = 128  # columns of keys and values together up to which one block computes all gradients
     mma_columns: int = 256  # columns of keys and values together that one block accumulates
 

@@ -1,8 +1,9 @@
 """Masks of attention as sums of terms, each at the shape that it has before it is broadcast to the scores.
 
 Terms are added at the union of their axes, so that a table of relative positions is never repeated for the batch.  A
-term is evaluated if only constants, index patterns, views and pointwise ops define it: a causal mask, or one that hides
-nothing, need not be read.  Its values do not depend on symbolic axes: each of these is evaluated with one element.
+term is evaluated if only constants and index patterns define it: a causal mask, or one that hides nothing, need not be
+read.  Its values must not depend on symbolic axes, which are evaluated with one element each: elements may be picked
+along such an axis only if all are equal, as the numbers of packed sequences are if there is one per row.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,11 @@ from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import ELEMENTWISE, IRGraph, Node, Output, toposort
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.compiler.ir.types import DType, Shape, evaluate, product, symbols_of
+from wholestep.compiler.ir.types import DType, Extent, Shape, evaluate, product, symbols_of
 
+STATIC_LEAVES = frozenset({"constant", "iota", "size"})
 MOST_ELEMENTS = 1 << 24  # of a term that is evaluated: 4096 queries and keys
 HIDDEN = -1e30  # a value of at most this, added to a score, hides a key like -inf: e^(score - 1e30) = 0
-VIEWS = frozenset({"expand", "reshape", "permute", "slice", "concat"})
 
 Array = np.ndarray[Any, Any]
 
@@ -177,10 +179,8 @@ class Visible:
 class StaticMasks:
     """The masks of one graph; each is evaluated once."""
 
-    def __init__(self, graph: IRGraph) -> None:
+    def __init__(self) -> None:
         self._static: dict[Node, bool] = {}
-        for node in graph.nodes:
-            self._is_static(node)
         self._visible: dict[Node, Visible | None] = {}
 
     def visible(self, mask: Node) -> Visible | None:
@@ -190,27 +190,47 @@ class StaticMasks:
         return self._visible[mask]
 
     def _classify(self, mask: Node) -> Visible | None:
-        if not self._is_static(mask):
+        order = toposort([mask])
+        if not all(n.inputs or n.op in STATIC_LEAVES for n in order):
             return None
-        sizes = {s: 1 for n in toposort([mask]) for s in symbols_of(n.type.shape)}
-        shape = mask.type.shape
-        if symbols_of(shape[-2:]) or product([evaluate(e, sizes) for e in shape]) > MOST_ELEMENTS:  # type: ignore[operator]
+        for node in order:
+            self._static[node] = self._is_static(node)
+        values = self._values(mask)
+        return None if values is None else _visible_keys(values)
+
+    def _values(self, node: Node) -> Array | None:
+        """The values of a static node, in which each symbolic axis has one element; None for other nodes."""
+        sizes = {s: 1 for n in toposort([node]) for s in symbols_of(n.type.shape)}
+        if not self._static[node] or prod(evaluate(e, sizes) for e in node.type.shape) > MOST_ELEMENTS:
             return None
         with np.errstate(all="ignore"):
-            return _visible_keys(interpret(IRGraph((Output("mask", mask),)), sizes=sizes).outputs["mask"])
+            return interpret(IRGraph((Output("values", node),)), sizes=sizes).outputs["values"]
 
-    def _is_static(self, mask: Node) -> bool:
-        """Do constants and index patterns define a node, independently of every symbolic axis?"""
-        if mask not in self._static:  # of the inputs, those that are not in the graph are few
-            self._static[mask] = _is_static_op(mask) and all(self._is_static(i) for i in mask.inputs)
-        return self._static[mask]
+    def _is_static(self, node: Node) -> bool:
+        """Do the values of a node, whose inputs are classified, not depend on symbolic axes?"""
+        if node.op == "iota":
+            attrs = attrs_of(node, at.IotaAttrs)
+            return isinstance(attrs.type.shape[attrs.axis], int)
+        if node.op == "gather" or (node.op == "reshape" and _symbolic_axes(node) != _symbolic_axes(node.inputs[0])):
+            return self._is_uniform(node.inputs[0])  # else an element's position along a symbolic axis decides
+        fixed = node.op in ("constant", "expand", "permute", "reshape", "slice")
+        fixed |= OPS[node.op].family is Family.POINTWISE
+        if node.op in ("sum", "max"):
+            fixed = all(isinstance(node.inputs[0].type.shape[a], int) for a in attrs_of(node, at.ReduceAttrs).axes)
+        if node.op == "concat":
+            fixed = isinstance(node.type.shape[attrs_of(node, at.ConcatAttrs).axis], int)
+        return fixed and all(self._static[i] for i in node.inputs)
+
+    def _is_uniform(self, node: Node) -> bool:
+        """Are all elements of a static node equal?"""
+        values = self._values(node)
+        return values is not None and values.size > 0 and bool((values == values.flat[0]).all())
 
 
-def _is_static_op(node: Node) -> bool:
-    if node.op == "iota":
-        attrs = attrs_of(node, at.IotaAttrs)
-        return isinstance(attrs.type.shape[attrs.axis], int)
-    return node.op in VIEWS or node.op == "constant" or OPS[node.op].family is Family.POINTWISE
+def _symbolic_axes(node: Node) -> list[tuple[Extent, Extent]]:
+    """The symbolic extents of a node, each with the number of elements per index along it."""
+    shape = node.type.shape
+    return [(e, product(shape[d + 1 :])) for d, e in enumerate(shape) if not isinstance(e, int)]
 
 
 def _visible_keys(values: Array) -> Visible | None:

@@ -36,7 +36,7 @@ VIEWS = ops_with(Trait.VIEW)
 
 def recognize_attention(graph: IRGraph) -> IRGraph:
     """Name attention that is written as primitives, and simplify masks and repeated heads of all attention."""
-    single, masks = graph.single_use_nodes(), StaticMasks(graph)
+    single, masks = graph.single_use_nodes(), StaticMasks()
     new: dict[Node, Node] = {}
     for old in graph.nodes:
         with b.origin(old):

@@ -7,7 +7,9 @@ import pytest
 
 from tests.compiler.attention_graphs import Shape, attention
 from tests.compiler.backends.cuda.emulation.emulated import Emulated
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.compiler.backends.cuda.kernels.test_graphs import ORDERS, STEP, run, together
+from tests.compiler.backends.cuda.kernels.test_machine_code import compiled
 from tests.compiler.ir.random_graphs import example_values
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
@@ -78,3 +80,33 @@ def test_forms_beside_the_interpreter(dtype: DType, target: str, rounding: float
     for graph, one in zip(graphs.values(), emulated, strict=True):
         for capacity in (CAPACITY, {"batch": 1, "time": 1}) if graph.symbols else (CAPACITY,):
             beside_the_interpreter(graph, one, {s: capacity[s] for s in graph.symbols}, rounding)
+
+
+def test_bits_do_not_depend_on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block for all gradients or several, 16 or 32 rows per warp, one or two buffers: the sums have one order."""
+    graph = forms(bfloat16)["shared keys, causal, with a mask"]
+    plans = [planned(graph, HALF)]
+    for costs in (
+        {"mma_short_columns": 0},
+        {"mma_short_columns": 0, "mma_backward_row": 0, "mma_others": 16},
+        {"mma_short_columns": 0, "mma_columns": 16, "mma_warps": 2, "mma_forward_row": 128},
+    ):
+        set_costs(monkeypatch, "attention", **costs)
+        plans.append(planned(graph, HALF))
+    assert len({tuple(schedule_of(k).tile for k in plan.kernels if isinstance(k.body, Call)) for plan in plans}) == 4
+    sizes = {s: CAPACITY[s] for s in graph.symbols}
+    inputs, _ = example_values(graph, sizes, np.random.default_rng(0))
+    first, *others = [run(one, inputs, {}, sizes, 0, ORDERS[0]) for one in together(plans)]
+    for other in others:
+        for key, value in first.items():
+            np.testing.assert_array_equal(other[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_kernels_keep_their_values_in_registers(width: int, architecture: str) -> None:
+    """The forms that need the most: a mask with its gradient, shared keys, causal comparisons."""
+    keys = same(2, 2, 197, width)[1:]
+    graph = attention((2, 4, 197, width), *keys, mask=(197, 197), causal=width == 64, dtype=bfloat16)
+    for used in compiled(planned(graph, f"cuda/{architecture}"), architecture):
+        assert used.stores + used.loads == 0, used

@@ -20,6 +20,7 @@ from wholestep.compiler.plan.model.bodies import Call
 from wholestep.compiler.plan.model.kernel import Draft, Kernel
 
 FRAGMENT = 16  # rows and columns of a fragment in native/attention_mma.h
+HELD = 64  # columns of queries, times fragments, that a warp of the forward pass keeps in registers
 ROW_PADDING = 16  # bytes after each row in shared memory, against bank conflicts
 
 
@@ -47,6 +48,11 @@ class MmaTiles:
         if self.short:
             return 2 * self.rows * row + statistics
         return self.rows * row + self.stages * self.others * row + statistics
+
+    def holds_queries(self, call: Call) -> bool:
+        """Does a warp of the forward pass keep its queries in registers?"""
+        width = dict(call.extents)["width"]
+        return call.routine == "attention" and isinstance(width, int) and self.fragments * _round_up(width) <= HELD
 
     @property
     def as_tile(self) -> tuple[int, ...]:

@@ -105,14 +105,40 @@ WS_INLINE void ws_copy_rows(typename F::T *to, int first, int rows, R row) {
   }
 }
 
-/* sum[m][n] += rows of `own` times rows of `others`, DEPTH columns. */
-template <class F, int M, int N, int DEPTH>
-WS_INLINE void ws_multiply_rows(float (&sum)[M][N / 8][4], const typename F::T *own, const typename F::T *others, int step) {
+/* Left operands from the 16 M rows of a warp, DEPTH columns: loaded once if HELD, else for each tile of the others. */
+template <class F, int M, int DEPTH, bool HELD> struct ws_own_rows {
+  const typename F::T *tile;
+  int step;
+  ws_word held[HELD ? DEPTH / F::DEEP : 1][M][4];
+  WS_PART void load() {
+    if constexpr (HELD) {
+#pragma unroll
+      for (int k = 0; k < DEPTH / F::DEEP; k++)
+#pragma unroll
+        for (int m = 0; m < M; m++) F::left(held[k][m], tile + m * 16 * step + k * F::DEEP, step);
+    }
+  }
+  WS_PART void left(ws_word (&x)[M][4], int k) const {
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+      if constexpr (HELD) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[m][i] = held[k / F::DEEP][m][i];
+      } else {
+        F::left(x[m], tile + m * 16 * step + k, step);
+      }
+    }
+  }
+};
+
+/* sum[m][n] += own rows times rows of `others`, DEPTH columns. */
+template <int N, class F, int M, int DEPTH, bool HELD>
+WS_INLINE void ws_multiply_rows(
+    float (&sum)[M][N / 8][4], const ws_own_rows<F, M, DEPTH, HELD> &own, const typename F::T *others, int step) {
 #pragma unroll
   for (int k = 0; k < DEPTH; k += F::DEEP) {
     ws_word x[M][4], y[4];
-#pragma unroll
-    for (int m = 0; m < M; m++) F::left(x[m], own + m * 16 * step + k, step);
+    own.left(x, k);
 #pragma unroll
     for (int n = 0; n < N; n += 16) {
       F::right_of_rows(y, others + n * step + k, step);
@@ -123,6 +149,11 @@ WS_INLINE void ws_multiply_rows(float (&sum)[M][N / 8][4], const typename F::T *
       }
     }
   }
+}
+
+template <int N, class F, int M, int DEPTH>
+WS_INLINE void ws_multiply_rows(float (&sum)[M][N / 8][4], const typename F::T *own, const typename F::T *others, int step) {
+  ws_multiply_rows<N>(sum, ws_own_rows<F, M, DEPTH, false>{own, step}, others, step);
 }
 
 /* sum[m] += weights[m] (16 x N) times N rows of `others`, WIDE columns. */
@@ -231,8 +262,13 @@ WS_INLINE void ws_mma_attention(int queries, int keys, int q0, float scale, Q q,
   };
   const int seen = CAUSAL && q0 + H::OWN < keys ? q0 + H::OWN : keys, turns = (seen + H::N - 1) / H::N;
   ws_copy_rows<F, ALIGNED, H::THREADS, H::OWN, H::W>(own, q0, queries, q);
+  ws_copy_commit();
   if (turns) fetch(0);
   ws_copy_commit();
+  ws_copy_wait<1>();
+  __syncthreads();
+  ws_own_rows<F, H::M, H::DEEP_W, (H::M * H::DEEP_W <= 64)> rows = {own + H::row() * H::STEP_W, H::STEP_W};
+  rows.load();
 #pragma unroll 1
   for (int turn = 0; turn < turns; turn++) {
     if (H::STAGES > 1 && turn + 1 < turns) fetch(turn + 1);
@@ -242,7 +278,7 @@ WS_INLINE void ws_mma_attention(int queries, int keys, int q0, float scale, Q q,
     const T *const ks = stages + turn % H::STAGES * H::STAGE, *const vs = ks + H::N * H::STEP_W;
     float s[H::M][H::N / 8][4];
     ws_clear(s);
-    ws_multiply_rows<F, H::M, H::N, H::DEEP_W>(s, own + H::row() * H::STEP_W, ks, H::STEP_W);
+    ws_multiply_rows<H::N>(s, rows, ks, H::STEP_W);
     ws_mask_scores<H::M, H::N, false, CAUSAL, MASKED>(s, row, turn * H::N, queries, keys, scale, mask);
 #pragma unroll
     for (int m = 0; m < H::M; m++)
@@ -359,9 +395,9 @@ WS_INLINE void ws_mma_attention_queries(
     float s[H::M][H::N / 8][4], dp[H::M][H::N / 8][4];
     ws_clear(s);
     ws_clear(dp);
-    ws_multiply_rows<F, H::M, H::N, H::DEEP_W>(s, qs + H::row() * H::STEP_W, ks, H::STEP_W);
+    ws_multiply_rows<H::N, F, H::M, H::DEEP_W>(s, qs + H::row() * H::STEP_W, ks, H::STEP_W);
     ws_mask_scores<H::M, H::N, false, CAUSAL, MASKED>(s, row, turn * H::N, queries, keys, scale, mask);
-    ws_multiply_rows<F, H::M, H::N, H::DEEP_E>(dp, gs + H::row() * H::STEP_E, vs, H::STEP_E);
+    ws_multiply_rows<H::N, F, H::M, H::DEEP_E>(dp, gs + H::row() * H::STEP_E, vs, H::STEP_E);
     ws_score_gradients<MASKED, H::M, H::N>(
         s, dp, scale, [&](int m, int, int c) { return lses[m][c / 2]; }, [&](int m, int, int c) { return deltas[m][c / 2]; },
         [&](int m, int n, int c, float slope) {
@@ -426,10 +462,10 @@ WS_INLINE void ws_mma_attention_keys(
     float s[H::M][H::N / 8][4], dp[H::M][H::N / 8][4];
     ws_clear(s);
     ws_clear(dp);
-    ws_multiply_rows<F, H::M, H::N, H::DEEP_W>(s, ks + H::row() * H::STEP_W, qs, H::STEP_W);
+    ws_multiply_rows<H::N, F, H::M, H::DEEP_W>(s, ks + H::row() * H::STEP_W, qs, H::STEP_W);
     ws_mask_scores<H::M, H::N, true, CAUSAL, MASKED>(
         s, row, q0, queries, keys, scale, [&](int i, int j) { return mask(h, i, j); });
-    if (KEYS) ws_multiply_rows<F, H::M, H::N, H::DEEP_E>(dp, vs + H::row() * H::STEP_E, gs, H::STEP_E);
+    if (KEYS) ws_multiply_rows<H::N, F, H::M, H::DEEP_E>(dp, vs + H::row() * H::STEP_E, gs, H::STEP_E);
     ws_score_gradients<MASKED, H::M, H::N>(
         s, dp, scale, [&](int, int n, int c) { return lses[n * 8 + ws_sum_column(c)]; },
         [&](int, int n, int c) { return deltas[n * 8 + ws_sum_column(c)]; }, [](int, int, int, float) {});
@@ -487,9 +523,9 @@ WS_INLINE void ws_mma_attention_short(
       ws_clear(of_queries);
       ws_clear(s);
       ws_clear(dp);
-      ws_multiply_rows<F, 1, H::N, H::DEEP_W>(s, qs + row * H::STEP_W, ks, H::STEP_W);
+      ws_multiply_rows<H::N, F, 1, H::DEEP_W>(s, qs + row * H::STEP_W, ks, H::STEP_W);
       ws_mask_scores<1, H::N, false, CAUSAL, MASKED>(s, row, 0, queries, keys, scale, pairs);
-      ws_multiply_rows<F, 1, H::N, H::DEEP_E>(dp, gs + row * H::STEP_E, vs, H::STEP_E);
+      ws_multiply_rows<H::N, F, 1, H::DEEP_E>(dp, gs + row * H::STEP_E, vs, H::STEP_E);
       ws_score_gradients<MASKED, 1, H::N>(
           s, dp, scale, [&](int, int, int c) { return lses[row + ws_sum_row(c)]; },
           [&](int, int, int c) { return deltas[row + ws_sum_row(c)]; },
@@ -502,9 +538,9 @@ WS_INLINE void ws_mma_attention_short(
     }
     ws_clear(s);
     ws_clear(dp);
-    ws_multiply_rows<F, 1, H::N, H::DEEP_W>(s, ks + row * H::STEP_W, qs, H::STEP_W);
+    ws_multiply_rows<H::N, F, 1, H::DEEP_W>(s, ks + row * H::STEP_W, qs, H::STEP_W);
     ws_mask_scores<1, H::N, true, CAUSAL, MASKED>(s, row, 0, queries, keys, scale, pairs);
-    ws_multiply_rows<F, 1, H::N, H::DEEP_E>(dp, vs + row * H::STEP_E, gs, H::STEP_E);
+    ws_multiply_rows<H::N, F, 1, H::DEEP_E>(dp, vs + row * H::STEP_E, gs, H::STEP_E);
     ws_score_gradients<MASKED, 1, H::N>(
         s, dp, scale, [&](int, int n, int c) { return lses[n * 8 + ws_sum_column(c)]; },
         [&](int, int n, int c) { return deltas[n * 8 + ws_sum_column(c)]; }, [](int, int, int, float) {});

@@ -7,6 +7,7 @@ from wholestep.compiler.backends.gpu.grids.attention_mma import MmaTiles
 from wholestep.compiler.backends.gpu.kernel_schedule import Form
 from wholestep.compiler.backends.gpu.render.attention_text import BACKWARD, FORWARD, KINDS, AttentionText, flags
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.backends.gpu.target import costs_of
 
 FRAGMENTS = {"bfloat16": "ws_bf16_fragments", "float16": "ws_f16_fragments", "float32": "ws_tf32_fragments"}
 
@@ -67,6 +68,8 @@ class MmaText(AttentionText):
     def __init__(self, w: GpuWriter) -> None:
         self.tiles = MmaTiles(*w.schedule.tile)
         super().__init__(w, self.tiles.rows)
+        if self.tiles.holds_queries(self.call) and not self.causal:  # with causal comparisons, so many would spill
+            w.resident = costs_of(w.plan).attention.mma_resident
 
     def head_of(self, function: str, *options: bool) -> str:
         """The name of a function and its template arguments."""

@@ -1,0 +1,236 @@
+"""A step of a run computed again, and the first step in which two runs differ.
+
+A run is a function of its checkpoints, its data and its settings: from the nearest checkpoint before a step, training
+continues to the same bits.  Two runs are compared by their checkpoints first, and between the last equal and the first
+different one step by step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wholestep.callbacks.list import CallbackList
+from wholestep.callbacks.stopping import StepBudget
+from wholestep.data.loader import DataLoader
+from wholestep.errors import CheckpointError, UnknownNameError, UsageError
+from wholestep.session.running.entry_point import StepResult
+from wholestep.train.checkpoint import load_checkpoint
+from wholestep.train.checkpoint.folder import StoredCheckpoint, checkpoints_in
+from wholestep.train.experiment import Experiment
+
+log = logging.getLogger("wholestep")
+Array = np.ndarray[Any, Any]
+POSITION = "session/"  # prefix of runtime scalars and counters in a state dict
+GRADIENT = ".grad"  # suffix of the name of a parameter's gradient
+
+
+class Replay:
+    """A run in the state before one of its updates; `run()` computes the update again.
+
+    Args:
+        experiment: what the run trained.
+        folder: the folder of its checkpoints; None: the run begins with the initial weights.
+        step: the number of the update, over all epochs; the first one is 0.
+
+    Example::
+
+        again = ws.Replay(experiment, "runs/a", step=1234)
+        print(again.rows, again.run().loss, again.tensor("0.weight.grad"))
+    """
+
+    def __init__(self, experiment: Experiment, folder: str | PathLike[str] | None, step: int) -> None:
+        if step < 0:
+            raise UsageError(f"step={step}: updates are numbered from 0.")
+        kept = [c for c in CallbackList(experiment.callbacks) if not c.writes]
+        quiet = {"checkpoint": None, "resume": None, "progress": False, "callbacks": kept, "seed": experiment.data_seed}
+        self._trainer, self._loader = experiment.having(quiet).trainer()
+        self.session, self.step = self._trainer.session, step
+        per_epoch = self._trainer.feed.count(self._loader)
+        if per_epoch is None:
+            raise UsageError("a run over an iterable cannot be replayed: it does not number its batches.")
+        self.epoch, self.step_of_epoch = divmod(step, per_epoch)
+        start = None if folder is None else _nearest(Path(folder), step)
+        if start is not None:
+            self._trainer.resume(load_checkpoint(start.path), self._loader)
+        if missing := step - (0 if start is None else start.step):
+            self._trainer.callbacks.append(StepBudget(missing))
+            self._trainer.train(self._loader, self.epoch + 1)
+        if self.session.state.step != step:
+            raise UsageError(f"step {step} could not be reached: training stopped after {self.session.state.step}.")
+        self.inputs: Mapping[str, Any] = self._trainer.batch_at(self._loader, self.epoch, self.step_of_epoch)
+
+    @property
+    def rows(self) -> Array:
+        """The rows of the training data in the batch of the step."""
+        assert isinstance(self._loader, DataLoader)
+        rows = self._trainer.feed.rows_of_update(self._loader)
+        return self._loader.order(self.epoch)[self.step_of_epoch * rows : (self.step_of_epoch + 1) * rows]
+
+    def run(self) -> StepResult:
+        """Compute the step, and the inputs of the next one."""
+        result = self.session.step(self.inputs)
+        result.wait()
+        return result
+
+    def tensor(self, name: str) -> Array:
+        """A state, an input of the step, or the gradient of a parameter (`0.weight.grad`), before the update."""
+        if name in self.inputs:
+            return np.asarray(self.inputs[name])
+        if name.endswith(GRADIENT):
+            gradients = self.session.gradients(self.inputs)
+            if (parameter := name.removesuffix(GRADIENT)) in gradients:
+                return gradients[parameter]
+        states = self.session.state_dict()
+        if name not in states:
+            names = ", ".join((*self.inputs, *states))
+            raise UnknownNameError(f"the step has no tensor {name!r}; there are: {names}, and gradients: <name>.grad.")
+        return states[name]
+
+
+def _nearest(folder: Path, step: int) -> StoredCheckpoint | None:
+    """The newest checkpoint at or before an update that can be read; None if the run must begin anew."""
+    for stored in reversed(checkpoints_in(folder)):
+        if stored.step <= step:
+            try:
+                load_checkpoint(stored.path)
+            except CheckpointError as error:
+                log.warning("%s is skipped: %s", stored.path, error)
+            else:
+                return stored
+    return None
+
+
+# -- two runs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first update after which two runs differ, and the tensors that do."""
+
+    step: int  # the number of updates after which they differ
+    tensors: tuple[str, ...]
+    example: str  # the first different element of the first tensor
+    settings: tuple[str, ...] = ()  # runtime scalars with different values, which explain it
+
+    def __str__(self) -> str:
+        others = f" and {len(self.tensors) - 1} more differ" if len(self.tensors) > 1 else " differs"
+        why = f"; different settings: {', '.join(self.settings)}" if self.settings else ""
+        return f"after {self.step} updates {self.tensors[0]!r}{others}: {self.example}{why}"
+
+
+def different_tensors(one: Mapping[str, Array], other: Mapping[str, Array]) -> list[str]:
+    """The names of the tensors whose bits differ, or that one of them lacks."""
+    names = dict.fromkeys((*one, *other))
+    return [n for n in names if n not in one or n not in other or not _equal_bits(one[n], other[n])]
+
+
+def _equal_bits(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _difference(step: int, one: Mapping[str, Array], other: Mapping[str, Array]) -> Difference | None:
+    names = different_tensors(one, other)
+    if not names:
+        return None
+    a, b = one.get(names[0]), other.get(names[0])
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return Difference(step, tuple(names), "its shape or dtype, or only one run has it")
+    at = np.unravel_index(int(np.argmax(np.atleast_1d(a != b))), a.shape) if a.ndim else ()
+    place = [int(i) for i in at]
+    return Difference(step, tuple(names), f"{a[tuple(at)]!r} and {b[tuple(at)]!r} at index {place}")
+
+
+def first_difference(one: Replay, other: Replay, steps: int) -> Difference | None:
+    """Step two runs side by side; the first update after which their states differ, None if none of `steps` does."""
+    settings = _different_settings(one, other)
+    for step in range(steps + 1):
+        if step:
+            _advance(one)
+            _advance(other)
+        found = _difference(one.session.state.step, _tensors(one), _tensors(other))
+        if found is not None:
+            return replace(found, settings=settings)
+    return None
+
+
+def _different_settings(one: Replay, other: Replay) -> tuple[str, ...]:
+    """The runtime scalars that two runs have with different values."""
+    a, b = dict(one.session.scalars.items()), dict(other.session.scalars.items())
+    return tuple(f"{n}={a[n]:g} and {b[n]:g}" for n in a if n in b and a[n] != b[n])
+
+
+def _tensors(replay: Replay) -> dict[str, Array]:
+    return _without_position(replay.session.state_dict())
+
+
+def _without_position(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """States without runtime scalars and counters, which are settings and the position of a run."""
+    return {name: array for name, array in arrays.items() if not name.startswith(POSITION)}
+
+
+def _advance(replay: Replay) -> None:
+    """Compute one more step of a replay, and move to the inputs of the next."""
+    trainer, loader = replay._trainer, replay._loader
+    replay.session.state.epoch = replay.epoch
+    replay.run()
+    replay.step += 1
+    per_epoch = trainer.feed.count(loader)
+    assert per_epoch is not None
+    replay.epoch, replay.step_of_epoch = divmod(replay.step, per_epoch)
+    replay.inputs = trainer.batch_at(loader, replay.epoch, replay.step_of_epoch)
+
+
+def compare_runs(
+    one: tuple[Experiment, str | PathLike[str]], other: tuple[Experiment, str | PathLike[str]]
+) -> Difference | None:
+    """The first update after which two runs differ; None if all checkpoints that both have are equal.
+
+    If the steps computed again do not differ, something outside of them changed the run, such as a callback: then the
+    difference is that of the first checkpoints that differ.
+
+    Example: `ws.compare_runs((experiment_a, "runs/a"), (experiment_b, "runs/b"))`.
+    """
+    equal = 0
+    for step, *arrays in _common_checkpoints(Path(one[1]), Path(other[1])):
+        at_checkpoint = _difference(step, *map(_without_position, arrays))
+        if at_checkpoint is not None:
+            again = Replay(*one, equal), Replay(*other, equal)
+            return first_difference(*again, steps=step - equal) or at_checkpoint
+        equal = step
+    return None
+
+
+def _common_checkpoints(a: Path, b: Path) -> Iterator[tuple[int, Mapping[str, Array], Mapping[str, Array]]]:
+    stored = [{c.step: c.path for c in checkpoints_in(folder)} for folder in (a, b)]
+    for folder, found in zip((a, b), stored, strict=True):
+        if not found:
+            raise CheckpointError(f"{folder} has no checkpoints to compare.")
+    for step in sorted(stored[0].keys() & stored[1].keys()):
+        yield step, load_checkpoint(stored[0][step]).arrays, load_checkpoint(stored[1][step]).arrays
+
+
+def verify_determinism(build: Callable[[], Experiment], steps: int = 20) -> None:
+    """Raise UsageError with the first difference if an experiment does not train to the same bits twice.
+
+    The second run has another number of threads.  For the tests of a project: data that is drawn without a seed, or a
+    step function that reads a clock, is noticed here.
+
+    Example: `ws.verify_determinism(build, steps=5)`, where `build()` returns a new `ws.Experiment`.
+    """
+    one, other = build(), build()
+    threads = 1 if other.threads != 1 else 2
+    runs = Replay(one, None, 0), Replay(other.having({"threads": threads}), None, 0)
+    for step in range(steps):
+        a, b = ({name: np.asarray(array) for name, array in run.inputs.items()} for run in runs)
+        if names := different_tensors(a, b):
+            raise UsageError(f"the experiment is not deterministic: the batches of step {step} differ in {names}.")
+        found = first_difference(*runs, steps=1)
+        if found is not None:
+            raise UsageError(f"the experiment is not deterministic: {found}.")
