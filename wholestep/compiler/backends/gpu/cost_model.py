@@ -28,11 +28,11 @@ class ReductionCosts:
     sharing_rows: int = 256  # rows per sample from which on several short rows share a warp; *bits*
     warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
-    # Rows that one thread adds up in a column reduction that is split: one per `pixels_per_part_row` rows of a sample,
-    # within these bounds.  With 16 rows, 64 images of 56 x 56 pixels are read at 2.0 to 2.4 TB/s (066); *bits*
+    # Rows that one thread adds up in a column reduction that is split: between these bounds, so many that a sample has
+    # `sample_blocks` blocks.  With 16 rows, 64 images of 56 x 56 pixels are read at 2.0 to 2.4 TB/s (066); *bits*
     part_rows: int = 16
     most_part_rows: int = 64
-    pixels_per_part_row: int = 96
+    sample_blocks: int = 16
     short_column: int = 32  # rows of a column sum that a single thread adds up
     packed_columns: int = 1 << 20  # elements of a column sum from which on each thread reduces 8 adjacent columns (029)
     most_packed_sums: int = 5  # sums of one kernel whose partial results fit a block's shared memory
