@@ -252,3 +252,24 @@ def test_asking_a_session_directly() -> None:
         NonFiniteError, match=r"session\.first_nonfinite\(\.\.\.\) of the same inputs names the operation"
     ):
         raising.step(x=X[:8], labels=Y[:8])
+
+
+# -- the rows that cause it ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("negative", "shuffle", "named"),
+    [
+        ([37], True, "caused by row 37 of the training data"),
+        ([37, 40], False, "caused by rows 37, 40 of the training data"),
+        ([32, 33, 35, 36, 39], False, "caused by rows 32, 33, 35 and others of the training data"),
+        (range(100), True, "every row causes it"),
+    ],
+)
+def test_the_rows_are_named(negative: Any, shuffle: bool, named: str) -> None:
+    x = RNG.random((100, 3)).astype(np.float32) + 0.5
+    x[list(negative), 1] *= -1
+    model = ws.nn.Sequential(ws.nn.Lambda(ws.log), ws.nn.Linear(3, 2))
+    y = np.zeros((100, 2), np.float32)
+    with pytest.raises(NonFiniteError, match=re.escape(named)):
+        ws.fit(model, (x, y), loss="mse", batch_size=16, shuffle=shuffle, seed=0, progress=False, device="reference")

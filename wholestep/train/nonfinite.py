@@ -18,6 +18,8 @@ import numpy as np
 
 from wholestep.callbacks.run import EpochStats, Position, advance
 from wholestep.compiler.ir.types import letter_of
+from wholestep.data.loader import DataLoader
+from wholestep.data.sources import Stream
 from wholestep.errors import NonFiniteError, OptionError
 
 if TYPE_CHECKING:
@@ -195,7 +197,7 @@ class LossWatch:
         batch = self._batch(at)
         origin = self._origin(batch)
         if origin is not None and origin.op != "input":
-            return Cause(str(origin), origin.place)
+            return Cause(f"{origin}{self._rows_text(batch, at)}", origin.place)
         if why := _of_inputs(batch):
             return Cause(why)
         # In NumPy the step is finite: it overflows only in the compiled step's order of additions.
@@ -203,6 +205,40 @@ class LossWatch:
             if not stats.is_finite:
                 return Cause(f"the first output that is not finite is that of {name!r}; inputs and parameters are")
         return Cause("the outputs of all layers are finite, and the loss is not")
+
+    def _rows_text(self, batch: Mapping[str, Any], at: Position) -> str:
+        """The rows of the training data that make the step non-finite, as the end of a sentence."""
+        arrays = {name: np.asarray(array) for name, array in batch.items()}
+        count = min((len(a) for a in arrays.values() if a.ndim), default=0)
+        rows = self._rows_to_blame(arrays, np.arange(count))
+        if not rows or len(rows) == count:
+            return "; every row causes it" if rows and count > 1 else ""
+        if isinstance(self.loader, DataLoader) and not isinstance(self.loader.source, Stream):
+            first = at.step * self.trainer.feed.rows_of_update(self.loader)
+            order = self.loader.order(at.epoch)
+            rows = [int(order[first + row]) for row in rows]
+            where = "of the training data"
+        else:
+            where = "of the batch"
+        named = ", ".join(map(str, rows[:SHOWN])) + (" and others" if len(rows) > SHOWN else "")
+        return f"; caused by row{'s' if len(rows) > 1 else ''} {named} {where}"
+
+    def _rows_to_blame(self, arrays: Mapping[str, Any], rows: Any) -> list[int]:
+        """The rows of a batch without which it is finite, by bisection; at most a few more than are shown.
+
+        All rows of a part are blamed if each half of it is not finite by a row of its own, down to single rows.
+        """
+        part = {name: array[rows] if array.ndim else array for name, array in arrays.items()}
+        if not len(rows) or self._origin(part) is None:
+            return []
+        if len(rows) == 1:
+            return [int(rows[0])]
+        middle = len(rows) // 2
+        left = self._rows_to_blame(arrays, rows[:middle])
+        if len(left) > SHOWN and len(left) == middle:
+            return [int(row) for row in rows]  # the weights cause it, not the rows
+        right = self._rows_to_blame(arrays, rows[middle:]) if len(left) <= SHOWN else []
+        return [*left, *right]
 
     def _origin(self, batch: Mapping[str, Any]) -> Origin | None:
         """The operation that computes the first value that is not finite, from the state as it is now."""

@@ -72,6 +72,7 @@ DIRECT: dict[str, Callable[..., Any]] = {
     "a view of what is written": view_of_what_is_written,
     "a written view": written_view,
     "the last name of a value": lambda x, w: torch.flatten(x * w).clamp_(0.0, 1.0).sum(),
+    "a result that nobody reads": lambda x, w: F.adaptive_max_pool2d((x * w)[None], 2),
     "chunks": lambda x, w: sum(part.relu() for part in (x * w).chunk(2, 1)),
     "dropout that is off": lambda x, w: F.dropout(x * w, 0.5, False) + F.dropout(x, 0.0, True),
 }

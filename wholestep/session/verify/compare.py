@@ -189,9 +189,11 @@ def _shaken(node: Node, type: TensorType, value: Array, numbers: Array, tf32: fr
     rounding = type.dtype.eps * (1.0 if type.dtype.is_half else SHAKEN)  # for a half type, at most one rounding
     if type.dtype == float32 and OPS[node.op].family in tf32:
         rounding = float16.eps
-    shaken: Array = np.array(value.astype(type.dtype.numpy), np.float64, order="C")
+    # Large states and their half copies are in float32, whose rounding is a fraction of the shake.
+    wide = np.float32 if value.dtype == np.float32 else np.float64
+    shaken: Array = np.array(value if wide is np.float32 else value.astype(type.dtype.numpy), wide, order="C")
     flat = shaken.reshape(-1)
-    factors = 1.0 + rounding * numbers[: flat.size]
+    factors = (1.0 + rounding * numbers[: flat.size]).astype(wide)
     for start in range(0, flat.size, factors.size or 1):
         part = flat[start : start + factors.size]
         part *= factors[: part.size]

@@ -18,6 +18,8 @@ from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.semantics.values import StepValues, round_to, value_of
 from wholestep.compiler.ir.types import TupleType, evaluate
+from wholestep.compiler.runtime.threads import default_threads
+from wholestep.session.verify.pieces import Pieces
 from wholestep.session.verify.state_samples import InterpretedStates, Large, grid, is_large, positions
 
 Array = np.ndarray[Any, Any]
@@ -102,14 +104,15 @@ def evaluation(
     picks: dict[Node, Array] = {}
     ends = set(graph.roots) | {i for n in later for i in n.inputs}
     uses = Counter(i for n in graph.nodes for i in n.inputs)
-    with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
+    # infinities and NaN are ordinary values here
+    with np.errstate(all="ignore"), Pieces(default_threads()) as pieces:
         for node in graph.nodes:
             if earlier is not None and node not in later:
                 _keep(node, earlier, values, picks)
                 continue
             if node in demand.whole:
                 large = _large_state(node, run) if settle is None else None
-                values[node] = large or _settle(node, _value(node, run, [values[i] for i in node.inputs]), settle)
+                values[node] = large or _node_value(node, run, [values[i] for i in node.inputs], settle, pieces)
             if node in demand.picked:
                 picks[node] = _pick_rows(node, run, before, values, picks, settle)
             uses.subtract(node.inputs)
@@ -117,6 +120,16 @@ def evaluation(
                 values.pop(done, None)
                 picks.pop(done, None)
     return ExpectedValues(values, picks)
+
+
+def _node_value(node: Node, run: StepValues, operands: list[Any], settle: Settle | None, pieces: Pieces) -> Any:
+    """The settled value of a node; a large one is computed piece by piece."""
+    operands = [_read(a) for a in operands] if node.is_elementwise else operands
+    axis = None if any(isinstance(a, Large) for a in operands) else pieces.axis(node, operands)
+    if axis is None:
+        return _settle(node, _value(node, run, operands), settle)
+    value = pieces.evaluate(node, axis, operands, lambda part: _settle(node, _value(node, run, list(part)), None))
+    return value if settle is None else settle(node, value)
 
 
 def _value(node: Node, run: StepValues, operands: list[Any]) -> Any:

@@ -8,7 +8,6 @@ copies of states.  `aligned_extents.py` then rounds up the extents of the produc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from wholestep.compiler.backends.gpu.cost_model import GemmCosts
@@ -72,9 +71,13 @@ def _pitches(draft: Draft) -> dict[int, int]:
         pitch = _pitch(draft.buffers[id], costs)
         if pitch and _is_addressed_by_rows(draft.buffers[id], accesses[id]):
             pitches[id] = pitch
-    for id, twin in _inplace_pairs(draft, pitches):
-        if twin not in pitches and _is_addressed_by_rows(draft.buffers[twin], accesses[twin]):
-            pitches[twin] = pitches[id]
+    pending, neighbours = list(pitches), _neighbours(draft)
+    while pending:
+        id = pending.pop()
+        for other in neighbours.get(id, ()):
+            if other not in pitches and _is_addressed_by_rows(draft.buffers[other], accesses[other]):
+                pitches[other] = pitches[id]
+                pending.append(other)
     return pitches
 
 
@@ -109,14 +112,16 @@ def _gemm_operands(draft: Draft) -> set[int]:
     return operands
 
 
-def _inplace_pairs(draft: Draft, pitches: Mapping[int, int]) -> set[tuple[int, int]]:
-    """Padded buffers, each with one that could share its bytes if it is padded as well."""
-    pairs = {
-        (x.buffer, y.buffer)
-        for k in draft.kernels
-        if isinstance(k.body, Nest)
-        for x, _ in k.body.reads()
-        for y in k.body.stores()
-        if draft.buffers[x.buffer].type == draft.buffers[y.buffer].type
-    }
-    return {pair for x, y in pairs for pair in ((x, y), (y, x)) if pair[0] in pitches}
+def _neighbours(draft: Draft) -> dict[int, set[int]]:
+    """Buffers that should be padded alike: those of one nest that could share bytes, or whose long rows it reads."""
+    least, found = costs_of(draft).reductions.warp_row // 4, dict[int, set[int]]()
+    for nest in (k.body for k in draft.kernels if isinstance(k.body, Nest)):
+        accesses = {x.buffer for x in (*(load for load, _ in nest.reads()), *nest.stores())}
+        types = {id: draft.buffers[id].type for id in accesses if draft.buffers[id].type.rank > 1}
+        for id, type in types.items():
+            columns = type.shape[-1]
+            is_long = isinstance(columns, int) and columns >= least
+            found.setdefault(id, set()).update(
+                other for other, t in types.items() if t == type or (is_long and t.shape[-1] == columns)
+            )
+    return found

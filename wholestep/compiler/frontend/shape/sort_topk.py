@@ -80,7 +80,7 @@ def _take_clamped(x: Tensor, index: Tensor) -> Tensor:
     kind = "int64" if isinstance(count, int) and count >= MANY else "int32"
     end = size - 1 if isinstance(size, int) else as_tensor(size).astype(kind) - 1
     clamped = minimum(maximum(index.astype(kind), 0), end)
-    if isinstance(size, int) and size <= SHORT:
+    if isinstance(size, int) and (size <= SHORT or index.shape[-1] == 1):
         return _take_along_last(x, clamped.astype("int32"))
     return gather(x.reshape((count,)), flat_row_index(clamped, x))
 

@@ -16,6 +16,7 @@ import numpy as np
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node, leaf_name
 from wholestep.compiler.ir.semantics import convolution_values, layer_values
+from wholestep.compiler.ir.semantics.error_function import erf, erfc
 from wholestep.compiler.ir.semantics.random import uniform
 from wholestep.compiler.ir.type_rules.scan import scan_value
 from wholestep.compiler.ir.types import DType, Extent, TensorType, TupleType, evaluate, letter_of
@@ -127,10 +128,6 @@ def _random(run: StepValues, a: at.RandomAttrs) -> Array:
     return uniform(run.seed, a.key, run.step, run.shape(a.type.shape), evaluate(a.first, run.sizes))
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-_erfc = np.vectorize(math.erfc, otypes=[np.float64])
-
-
 def _sigmoid(x: Array) -> Any:
     return 1.0 / (1.0 + np.exp(-x))
 
@@ -138,7 +135,7 @@ def _sigmoid(x: Array) -> Any:
 def _gelu(run: StepValues, a: at.GeluAttrs, x: Array) -> Any:
     if a.approximate:
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
-    return 0.5 * x * _erfc(-x / math.sqrt(2.0))  # 1 + erf(x / sqrt(2)) without cancellation at negative x
+    return 0.5 * x * erfc(-x / math.sqrt(2.0))  # 1 + erf(x / sqrt(2)) without cancellation at negative x
 
 
 def _cast(run: StepValues, a: at.CastAttrs, x: Array) -> Any:
@@ -267,7 +264,7 @@ VALUES: dict[str, Row] = {
     "cos": _of_inputs(np.cos),
     "sqrt": _of_inputs(np.sqrt),
     "recip": _of_inputs(lambda x: 1.0 / x),
-    "erf": _of_inputs(_erf),
+    "erf": _of_inputs(erf),
     "floor": _of_inputs(np.floor),
     "atan": _of_inputs(np.arctan),
     "neg": _of_inputs(np.negative),

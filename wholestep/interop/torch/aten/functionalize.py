@@ -91,6 +91,7 @@ class _Functionalizer(Memory):
         results = [self.read(value) for value in last.args[0]]
         changed = [cell for cell in self.buffers if cell.version]
         self.graph.output((*(cell.value for cell in changed), *results))
+        self.graph.eliminate_dead_code()  # rows ask which results of an op are used
         outputs = [*(MutatedBuffer(cell.buffer) for cell in changed), *signature.output_specs]
         if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
             raise CannotFunctionalizeError("it has other outputs than results")

@@ -25,7 +25,7 @@ from wholestep.compiler.backends.cuda.libraries import cublas, versions
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.render.convolution.implicit_gemm import WINDOWS
 from wholestep.compiler.backends.gpu.render.language import OPS as TEXTS
-from wholestep.compiler.backends.gpu.render.source import RENDER, render
+from wholestep.compiler.backends.gpu.render.source import RENDER, GpuSource, Rendered, render
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.lower.routine_ops import ROUTINES
 from wholestep.compiler.plan.model.kernel import Kind, Plan
@@ -237,6 +237,21 @@ def test_doctor_lists_gpus_and_libraries_and_trains_two_steps(monkeypatch: pytes
     assert 'NCCL is missing; workers on GPUs need it: pip install "wholestep[nccl]"' in text
     assert "two steps: ok" in text
     assert compiler.TOGETHER > 0
+
+
+def test_units_that_compile_in_parallel_have_every_function_once_and_similar_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    lengths = [90_000, 100, 200, 40_000, 300, 400, 30_000, 500, 600, 700, 20_000, 800] * 3
+    texts = {f"k{i}": f"k{i}".ljust(length, ";") for i, length in enumerate(lengths)}
+    launches = tuple(Rendered(name, ()) for name in texts)
+    units = compiler.pieces(GpuSource("\n\n".join(texts.values()) + "\n", launches))
+    assert len(units) == 8
+    assert sorted(name for names, _ in units for name in names) == sorted(texts)
+    assert all(text == "\n\n".join(texts[name] for name in names) for names, text in units)
+    prices = [sum(len(texts[name]) + compiler.FUNCTION for name in names) for names, _ in units]
+    assert max(prices) <= max(1.25 * sum(prices) / len(prices), 90_000 + compiler.FUNCTION)
 
 
 # -- every op ------------------------------------------------------------------------------------------------------

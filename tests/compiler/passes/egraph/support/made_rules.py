@@ -34,6 +34,7 @@ EVERYTHING = InstanceProfile(
     reduced=((2, 0), (3, 2)),
     rows=((3, 4),),
     numbers=(0.001, 4.0),
+    added=(0.001,),
     scales=(0.25,),
     biased=True,
     projected=(ROWS,),

@@ -15,7 +15,9 @@ from wholestep.errors import CompilerError
 
 SUFFIX = ".cubin"
 PTX = Path(__file__).parents[1] / "native" / "ptx.h"  # the primitives that need PTX
-TOGETHER = 8  # functions per compilation unit; several units compile in parallel
+TOGETHER = 4  # functions per compilation unit at least; several units compile in parallel
+UNITS_PER_CORE = 2  # a core that is done with a small unit takes another; each takes 25 ms for the headers
+FUNCTION = 10_000  # characters of source that NVRTC compiles in the time that any function takes, 0.15 s
 
 
 @cache
@@ -73,12 +75,18 @@ def compile_text(text: str, architecture: str) -> bytes:
 
 
 def pieces(source: GpuSource) -> list[tuple[list[str], str]]:
-    """Compilation units of the source, which compile in parallel, each with its functions."""
+    """Compilation units of the source, which compile in parallel, each with its functions; the longest first."""
     texts = source.text.rstrip("\n").split("\n\n")
     names = source.functions
     assert len(texts) == len(names), f"{len(texts)} texts of {len(names)} functions"
-    count = max(1, min(os.cpu_count() or 1, -(-len(names) // TOGETHER)))
-    return [(names[i::count], "\n\n".join(texts[i::count])) for i in range(count)]
+    count = max(1, min(UNITS_PER_CORE * (os.cpu_count() or 1), -(-len(names) // TOGETHER)))
+    units: list[list[int]] = [[] for _ in range(count)]
+    lengths = [0] * count
+    for i in sorted(range(len(texts)), key=lambda i: (-len(texts[i]), i)):
+        unit = lengths.index(min(lengths))
+        units[unit].append(i)
+        lengths[unit] += len(texts[i]) + FUNCTION
+    return [([names[i] for i in sorted(unit)], "\n\n".join(texts[i] for i in sorted(unit))) for unit in units]
 
 
 def translation_unit(kernels: str) -> str:
@@ -104,5 +112,5 @@ def compile_source(source: GpuSource, architecture: str, cache: ContentStore) ->
     units = [piece for piece in pieces(source) if piece[0]]
     if len(units) == 1:
         return [compile_unit(units[0])]
-    with ThreadPoolExecutor(len(units)) as pool:
+    with ThreadPoolExecutor(min(len(units), os.cpu_count() or 1)) as pool:
         return list(pool.map(compile_unit, units))

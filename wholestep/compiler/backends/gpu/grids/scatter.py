@@ -27,6 +27,7 @@ from wholestep.compiler.plan.model.kernel import Draft, Kernel
 from wholestep.compiler.plan.model.layout import align_up
 
 BLOCK_KEYS, DIGITS = 2048, 256  # keys per block and digits of a pass: `ws_count_digits` of native/scatter.h
+RANKED_KEYS = 32  # keys per block of `ws_rank_keys`
 SLICE = 32  # adjacent sorted keys that are added first if they have the same row; determines the bits
 
 
@@ -111,7 +112,7 @@ class SortedScatter:
     def preparations(self, most_blocks: int) -> tuple[Preparation, ...]:
         """The launches before the scatter, in order."""
         if self.ranked:
-            sort = [Preparation("rank", -(-self.indices // THREADS))]
+            sort = [Preparation("rank", -(-self.indices // RANKED_KEYS))]
         else:
             sort = []
             for number in range(self.passes):
@@ -151,9 +152,11 @@ def table_lanes(plan: Draft, kernel: Kernel, scatter: Scatter) -> tuple[int, int
     if not isinstance(rows, int) or not isinstance(row, int) or scatter.onto or kernel.loop is not None:
         return None
     size = max(4, plan.buffers[scatter.target.buffer].type.dtype.size)
-    for each in (row_vector(kernel, scatter, (8,)), 1):
-        lanes = min(THREADS, -(-row // each))
-        if rows * each * (THREADS // lanes * lanes) * size <= costs_of(plan).scatter.shared_bytes:
+    for each in (row_vector(kernel, scatter, (8,)), row_vector(kernel, scatter, (4,)), 1):
+        # A block has few sums, so that joining the slices takes few rounds; its rows are whole sectors of memory.
+        lanes = max(8, 1 << (max(1, THREADS // (rows * each)).bit_length() - 1))
+        lanes = min(lanes, 1 << (-(-row // each) - 1).bit_length())
+        if rows * each * THREADS * size <= costs_of(plan).scatter.shared_bytes:
             return lanes, each
     return None
 
@@ -162,7 +165,7 @@ def schedule_table(plan: Draft, kernel: Kernel, scatter: Scatter, lanes: int, ea
     sizes, costs = sizes_in(plan, kernel), costs_of(plan).scatter
     indices = prod(evaluate(kernel.axes[a], sizes) for a in scatter.over)
     row = prod(evaluate(kernel.axes[a], sizes) for a in row_axes_of(kernel, scatter))
-    tiles, least = -(-row // (lanes * each)), max(costs.slice_rows, 16 * (THREADS // lanes))
+    tiles, least = -(-row // (lanes * each)), max(costs.slice_rows, 4 * (THREADS // lanes))
     slices = blocks_of(indices, least, costs.most_slices)
     schedule = GpuSchedule(Form.SCATTER_TABLE, THREADS, tiles, width=lanes, vector=each, chunk=least, chunks=slices)
     rows, size = scatter.target.shape[scatter.at], max(4, plan.buffers[scatter.target.buffer].type.dtype.size)

@@ -2,7 +2,8 @@
    of segments for many.  No float atomics.  A key is `row << 32 | position`; accessors are lambdas of the kernel. */
 
 /* Few rows: a block adds one slice of the indices into tables in shared memory, one per group of LANES threads, each for
-   a part of the slice; a thread owns EACH columns.  The groups' tables are added in order, then the slices'. */
+   a part of the slice; a thread owns EACH columns.  The groups' tables are added in order, then the slices'.  A table is
+   [row][element][lane], without bank conflicts. */
 template <class T, int ROWS, int EACH, int LANES, int JOINED, class I, class R, class W>
 WS_INLINE void ws_scatter_table(
     T *tables, T *scratch, int *counters, int slice, int slices, int total, int columns, int first, I row_of, R read,
@@ -13,12 +14,12 @@ WS_INLINE void ws_scatter_table(
   const int per_slice = (total + slices - 1) / slices, per_group = (per_slice + GROUPS - 1) / GROUPS;
   const int slice_end = ws_min((slice + 1) * per_slice, total);
   const int begin = slice * per_slice + group * per_group, end = ws_min(begin + per_group, slice_end);
-  T *const table = tables + group * COUNT + lane * EACH;
+  T *const table = tables + group * COUNT + lane;
   if (group < GROUPS) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
-      for (int e = 0; e < EACH; e++) table[r * WIDE + e] = 0;
+      for (int e = 0; e < EACH; e++) table[r * WIDE + e * LANES] = 0;
     for (int at = begin; at < end && column < columns; at += AHEAD) {
       T values[AHEAD][EACH];
       int rows[AHEAD];
@@ -30,7 +31,7 @@ WS_INLINE void ws_scatter_table(
         if (at + i < end)
 #pragma unroll
           for (int e = 0; e < EACH; e++)
-            table[rows[i] * WIDE + e] = ws_add(table[rows[i] * WIDE + e], values[i][e]);
+            table[rows[i] * WIDE + e * LANES] = ws_add(table[rows[i] * WIDE + e * LANES], values[i][e]);
     }
   }
   __syncthreads();
@@ -44,27 +45,33 @@ WS_INLINE void ws_scatter_table(
   if (!ws_join_parts<T, COUNT, 256, JOINED>(own, scratch, counters, slice, slices)) return;
 #pragma unroll
   for (int i = 0; i < MINE; i++) {
-    const int at = threadIdx.x + i * 256;
-    if (at < COUNT && first + at % WIDE < columns) write(at / WIDE, first + at % WIDE, own[i]);
+    const int at = threadIdx.x + i * 256, to = first + at % LANES * EACH + at % WIDE / LANES;
+    if (at < COUNT && to < columns) write(at / WIDE, to, own[i]);
   }
 }
 
-/* Sorts few keys: each moves to the number of smaller ones. */
-template <class K> WS_INLINE void ws_rank_keys(long long *sorted, int total, K key) {
-  __shared__ long long others[256];
-  const int t = threadIdx.x;
-  for (int first = (int)blockIdx.x * 256; first < total; first += (int)gridDim.x * 256) {
-    const long long own = first + t < total ? key(first + t) : 0;
-    int before = 0;
-    for (int other = 0; other < total; other += 256) {
-      __syncthreads();
-      others[t] = other + t < total ? key(other + t) : 1ll << 62;
-      __syncthreads();
+/* Sorts few keys: each moves to the number of smaller ones, which eight threads count.  `order` gives the numbers that
+   are compared, of type O. */
+template <class O, class K, class N> WS_INLINE void ws_rank_keys(long long *sorted, int total, K key, N order) {
+  constexpr int STAGE = 2048, PARTS = 8, OWN = 256 / PARTS;
+  __shared__ O others[STAGE];
+  const int t = threadIdx.x, part = t % PARTS, mine = (int)blockIdx.x * OWN + t / PARTS;
+  const O own = mine < total ? order(key(mine)) : 0;
+  int before = 0;
+  for (int first = 0; first < total; first += STAGE) {
+    const int count = ws_min(STAGE, total - first);
+    __syncthreads();
+#pragma unroll 8
+    for (int i = t; i < STAGE; i += 256)
+      if (i < count) others[i] = order(key(first + i));
+    __syncthreads();
 #pragma unroll 16
-      for (int i = 0; i < 256; i++) before += others[i] < own;
-    }
-    if (first + t < total) sorted[before] = own;
+    for (int i = part; i < count; i += PARTS) before += others[i] < own;
   }
+  before += ws_across(before, 1);
+  before += ws_across(before, 2);
+  before += ws_across(before, 4);
+  if (part == 0 && mine < total) sorted[before] = key(mine);
 }
 
 /* -- stable radix sort: passes over 8 bits of the row, least significant first; a block has 2048 keys ----------------- */
@@ -178,13 +185,36 @@ WS_INLINE void ws_sum_segment(
   for (; low < high; low++) add((int)sorted[low], begin, sum);
 }
 
-/* The first of the sorted keys whose row is at least `row`. */
-WS_INLINE int ws_first_key(const long long *sorted, int indices, long long row) {
+/* The first of the sorted keys whose row is at least `row`.  A whole warp compares 32 of them at a time. */
+template <int LANES> WS_INLINE int ws_first_key(const long long *sorted, int indices, long long row) {
   int low = 0, high = indices;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (sorted[middle] >> 32 < row) low = middle + 1;
-    else high = middle;
+  if constexpr (LANES == 32) {
+    const int lane = threadIdx.x % 32;
+    while (low < high) {
+      const int step = (high - low + 31) / 32, at = low + lane * step;
+      const int less = __popc(__ballot_sync(WS_ALL, at < high && sorted[at < high ? at : low] >> 32 < row));
+      if (step == 1) return low + less;
+      if (less == 0) return low;
+      high = ws_min(high, low + less * step);
+      low += (less - 1) * step + 1;
+    }
+    return low;
+  } else {
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (sorted[middle] >> 32 < row) low = middle + 1;
+      else high = middle;
+    }
+    return low;
   }
-  return low;
+}
+
+/* The end of the segment of `row`, which begins at `low`: mostly within the next 32 keys. */
+template <int LANES> WS_INLINE int ws_last_key(const long long *sorted, int indices, long long row, int low) {
+  if constexpr (LANES == 32) {
+    const int at = low + (int)threadIdx.x % 32;
+    const int equal = __popc(__ballot_sync(WS_ALL, at < indices && sorted[at < indices ? at : 0] >> 32 == row));
+    if (equal < 32) return low + equal;
+  }
+  return ws_first_key<LANES>(sorted, indices, row + 1);
 }

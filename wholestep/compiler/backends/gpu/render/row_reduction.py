@@ -107,6 +107,16 @@ class RowLevels:
         )
         return self.pieces * self.count * size // 4
 
+    @property
+    def before_last(self) -> str:
+        """The condition that a vector is not the last one of its thread: only that may end, or lie, behind the row."""
+        return f"j + 1 < {self.pieces}" if self.pieces > 1 else ""
+
+    @property
+    def inside(self) -> str:
+        """The condition that a vector begins inside the row."""
+        return f"({self.before_last} || base < {self.length})" if self.before_last else f"base < {self.length}"
+
     def start_sums(self) -> None:
         """Zero-initialises a thread's column sums."""
         for name in self.sums.values():
@@ -168,11 +178,12 @@ class RowLevels:
                 w.emit("#pragma unroll")
             with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):
                 w.emit(f"const {w.int} base = (j*{w.schedule.width} + lane)*{self.count};")
-                inside = [f"base < {self.length}"] * (not self.is_whole) + ["live"] * self.shares_warp
+                inside = [self.inside] * (not self.is_whole) + ["live"] * self.shares_warp
                 with w.block(f"if ({' && '.join(inside)})") if inside else nullcontext():
                     here = {v: text for v, text in self.registers.items() if self.instructions[v][0] == n}
                     into = {s: f"{self.sums[s]}[j*{self.count} + e]" for s in level.sums}
-                    self.packs.render(level, {k: f"{x}[j]" for k, x in self.loaded.items()}, names, here, into)
+                    loaded = {k: f"{x}[j]" for k, x in self.loaded.items()}
+                    self.packs.render(level, loaded, names, here, into, inside=self.before_last)
         for r in level.reduces:
             w.finish(r, combine_threads(w, r))
 
@@ -211,7 +222,7 @@ class RowLevels:
         with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):
             w.emit(f"const {w.int} base = (j*{w.schedule.width} + lane)*{self.count};")
             if not self.is_whole:
-                w.emit(f"if (base < {self.length})")
+                w.emit(f"if ({self.inside})")
             yield
 
     def begin_ahead(self) -> None:

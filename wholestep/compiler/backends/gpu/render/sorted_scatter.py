@@ -18,7 +18,7 @@ from wholestep.compiler.backends.gpu.grids.scatter import (
 )
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import STORED, cast_text
-from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.backends.gpu.render.writer import INT, GpuWriter
 from wholestep.compiler.backends.gpu.strides import is_multiple
 from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.model.bodies import Scatter
@@ -64,12 +64,17 @@ def render_preparation(w: GpuWriter, step: Preparation) -> None:
             w.emit(f"return ((const long long *)(scratch + {layout.keys_at(step.source)}))[at];")
     counts = f"(int *)(scratch + {layout.counts_at})"
     if step.step == "rank":
-        w.emit("ws_rank_keys((long long *)scratch, total, key);")
+        number, text = "int", "(int)(key >> 32)*total + (int)key"
+        if layout.rows * layout.indices >= INT:
+            number, text = "long long", "key"
+        w.emit(f"ws_rank_keys<{number}>((long long *)scratch, total, key, [&](long long key) -> {number} {{")
+        w.emit(f"  return {text};")
+        w.emit("});")
     elif step.step == "count":
         w.emit(f"ws_count_digits({counts}, counters, total, {step.shift}, key);")
     else:
-        number = step.shift // 8 + 1  # the last pass writes the first array
-        to = f"(long long *)(scratch + {layout.keys_at((layout.passes - number) % 2)})"
+        passed = step.shift // 8 + 1  # the last pass writes the first array
+        to = f"(long long *)(scratch + {layout.keys_at((layout.passes - passed) % 2)})"
         w.emit(f"ws_place_digits({to}, {counts}, total, {step.shift}, key);")
 
 
@@ -119,8 +124,8 @@ def render_sorted(w: GpuWriter, scatter: Scatter) -> None:
             w.emit("if (low > 0 && sorted[low - 1] >> 32 == place) continue;")
         else:
             w.emit("const long long place = piece / across;")
-            w.emit("const int low = ws_first_key(sorted, indices, place);")
-        w.emit("const int high = ws_first_key(sorted, indices, place + 1);")
+            w.emit(f"const int low = ws_first_key<{lanes}>(sorted, indices, place);")
+        w.emit(f"const int high = ws_last_key<{lanes}>(sorted, indices, place, low);")
         w.emit(f"{STORED[type]} sum[{pieces}][{each}] = {{}};")
         w.emit(f"ws_sum_segment<{sum_arguments(w, scatter, layout)}>(")
         w.emit(f"    sum, sorted, {slices(w, scatter, layout)}, low, high, row, begin,")

@@ -71,6 +71,7 @@ class VectorizedLevel:
         saved: Mapping[int, str] = MappingProxyType({}),
         into: Mapping[Store, str] = MappingProxyType({}),
         sums_of: str = "",
+        inside: str = "",
     ) -> None:
         """Emits vector loads, then the computation element by element, then vector stores.
 
@@ -80,6 +81,7 @@ class VectorizedLevel:
             saved: values that later levels need -> where to store them.
             into: column sums -> their accumulators.
             sums_of: suffix of an accumulator's name if every element has its own.
+            inside: a condition under which the vector is known not to be the last one of a row that ends in padding.
         """
         w, count = self.w, self.count
         arrays: dict[Load, str] = {}
@@ -95,8 +97,9 @@ class VectorizedLevel:
         for n, s in packed:
             w.emit(f"{STORED[w.buffer_dtype(s.load)]} q{n}[{count}]{'' if self.end is None else ' = {}'};")
         w.emit("#pragma unroll")
-        inside = "" if self.end is None else f" if (base + e < {self.end})"
-        with w.block(f"for (int e = 0; e < {count}; e++){inside}"):
+        known = f"{inside} || " if inside else ""
+        condition = "" if self.end is None else f" if ({known}base + e < {self.end})"
+        with w.block(f"for (int e = 0; e < {count}; e++){condition}"):
             w.emit(f"const {w.int} i{self.axis} = base + e;")
             for i in level.body:
                 if i.id in computed:

@@ -92,8 +92,8 @@ SMALLEST_EPS, LARGEST_EPS = 1e-12, 1e-2  # constants in this range may be the ep
 
 
 def _eps(p: InstanceProfile) -> list[float]:
-    """The constants of a program that may be the eps of a norm."""
-    return [n for n in p.numbers if SMALLEST_EPS <= n <= LARGEST_EPS]
+    """The constants of a program that may be the eps of a norm, which is added to a variance."""
+    return [n for n in p.added if SMALLEST_EPS <= n <= LARGEST_EPS]
 
 
 def _norm(op: str, most: int) -> Instances:

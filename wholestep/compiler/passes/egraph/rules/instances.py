@@ -37,6 +37,7 @@ class InstanceProfile:
     reduced: tuple[tuple[int, int], ...]  # (rank, axis) of sums and maxima over one axis
     rows: tuple[tuple[int, int], ...]  # (rank, width) of reductions over a last axis of known width
     numbers: tuple[float, ...]  # the constants, as a user would write them
+    added: tuple[float, ...]  # those that are added to something
     scales: tuple[float, ...]  # the constants that scale a product
     biased: bool  # is something added to a product, as a mask is to scores?
     projected: tuple[TensorType, ...]  # rows of known width with sums of products, as in gradients of norms
@@ -52,6 +53,7 @@ def profile(graph: IRGraph) -> InstanceProfile:
     reduced: set[tuple[int, int]] = set()
     rows: set[tuple[int, int]] = set()
     numbers: set[float] = set()
+    added: set[float] = set()
     for n in graph.nodes:
         dtypes |= {i.result.dtype for i in n.inputs if isinstance(i.result, TensorType)}
         for rank, axis in _reductions(n):
@@ -61,6 +63,9 @@ def profile(graph: IRGraph) -> InstanceProfile:
                 rows.add((rank, width))
         if (value := full_value(n)) is not None:
             numbers.add(_shortest_decimal(value, n.type.dtype))
+        for i in n.inputs if n.op in ("add", "sub") else ():
+            if (value := full_value(i)) is not None:
+                added.add(_shortest_decimal(value, i.type.dtype))
     by_name = sorted(dtypes, key=lambda d: d.name)
     projected = dict.fromkeys(_projections(graph))
     return InstanceProfile(
@@ -69,6 +74,7 @@ def profile(graph: IRGraph) -> InstanceProfile:
         tuple(sorted(reduced)),
         tuple(sorted(rows)),
         tuple(sorted(numbers)),
+        tuple(sorted(added)),
         tuple(sorted(set(_scales(graph)))),
         any(n.op == "add" and any(_is_scaled_product(i) for i in n.inputs) for n in graph.nodes),
         tuple(t for t in projected if isinstance(t.shape[-1], int)),
