@@ -33,6 +33,7 @@ OF_CALLS = {
     "update": {},
     "network": {},
 }
+NAMED = 3  # slow kernels that are named
 CLOCKS = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
@@ -164,7 +165,7 @@ def measure(started: Started, how: Rounds) -> dict[str, Any]:
         "losses": {name: [values[0], values[-1]] for name, values in losses.items()},
         **seconds_of_starts(started.answers),
         "device_bytes": {c.name: c.ask("held")["device_bytes"] for c in contenders},
-        **(ours.ask("slow") if case.kind == "network" else {}),
+        **(ours.ask("slow") if case.kind in ("network", "step") else {}),
         "left_out": started.left_out,
         "clocks": hot,
     }
@@ -265,4 +266,20 @@ def show(result: dict[str, Any]) -> None:
         held = "\n".join(f"{bytes / 2**30:.2f}" for bytes in cell["device_bytes"].values())
         first = "\n".join(f"{seconds:.1f} s" for seconds in cell["first_step_s"].values())
         table.add_row(name, f"{cell['us'][OURS]:.1f}", peers, target, cell["verdict"], calls, held, first)
-    Console(width=150).print(table)
+    console = Console(width=150)
+    console.print(table)
+    for name, cell in result["cells"].items():
+        show_notes(console, name, cell)
+
+
+def show_notes(console: Console, name: str, cell: dict[str, Any]) -> None:
+    """Lines about a case: peers that are left out, and kernels that take several times their price."""
+    for peer, reason in cell.get("left_out", {}).items():
+        console.print(f"{name}: {peer} is left out: {reason}")
+    slow = cell.get("slow_kernels", [])
+    for kernel in slow[:NAMED]:
+        times = kernel["us"] / max(kernel["price_us"], 0.1)
+        said = f"takes {kernel['us']} us, {times:.0f} times its price: {kernel['name']}"
+        console.print(f"{name}: kernel {kernel['kernel']} {said}", kernel.get("why", ""))
+    if len(slow) > NAMED:
+        console.print(f"{name}: {len(slow) - NAMED} more kernels take more than 5 times their price")

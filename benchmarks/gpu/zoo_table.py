@@ -17,7 +17,6 @@ from benchmarks.gpu.cases import GpuCase
 from benchmarks.gpu.zoo import ZOO
 
 TARGET = 1.1  # geometric mean of the ratios to the best peers
-NAMED = 3  # slow kernels in the table
 
 
 def cases(names: Sequence[str]) -> list[GpuCase]:
@@ -51,7 +50,7 @@ def show(result: dict[str, Any]) -> None:
     console.print(table)
     console.print(f"geometric mean of {result['compared']}: {result['geomean']}x (target {TARGET}x)")
     for name, cell in result["cells"].items():
-        _notes(console, name, cell)
+        rounds.show_notes(console, name, cell)
 
 
 def _line(name: str, cell: dict[str, Any]) -> list[str]:
@@ -66,15 +65,3 @@ def _line(name: str, cell: dict[str, Any]) -> list[str]:
     first = ", ".join(f"{seconds:.1f}" for seconds in cell["first_step_s"].values())
     imported = "" if cell["import_s"] is None else f"{cell['import_s']:.1f} s, "
     return [name, ms[OURS], peers, best, target, cell["verdict"], memory, f"{imported}{first} s"]
-
-
-def _notes(console: Console, name: str, cell: dict[str, Any]) -> None:
-    for peer, reason in cell.get("left_out", {}).items():
-        console.print(f"{name}: {peer} is left out: {reason}")
-    slow = cell.get("slow_kernels", [])
-    for kernel in slow[:NAMED]:
-        times = kernel["us"] / max(kernel["price_us"], 0.1)
-        said = f"takes {kernel['us']} us, {times:.0f} times its price: {kernel['name']}"
-        console.print(f"{name}: kernel {kernel['kernel']} {said}", kernel.get("why", ""))
-    if len(slow) > NAMED:
-        console.print(f"{name}: {len(slow) - NAMED} more kernels take more than 5 times their price")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 import wholestep as ws
+from tests.optim.transcripts import adabelief, adan, novograd, yogi
 from wholestep.optim import Optimizer
 
 Array = np.ndarray[Any, Any]
@@ -271,6 +272,10 @@ ROWS: dict[str, Row] = {
         ws.Prodigy(weight_decay=0.1, d0=1e-3, growth_rate=1.5, bias_correction=True, **EVERYWHERE), prodigy,
         kind=Together,
     ),
+    "adabelief": written_row(ws.AdaBelief(1e-2, weight_decay=0.1, **EVERYWHERE), adabelief),
+    "yogi": written_row(ws.Yogi(weight_decay=0.02, initial_accumulator_value=0.1, **EVERYWHERE), yogi),
+    "adan": written_row(ws.Adan(5e-3, weight_decay=0.1, **EVERYWHERE), adan),
+    "novograd": written_row(ws.NovoGrad(weight_decay=0.02, **EVERYWHERE), novograd),
 }  # fmt: skip
 
 # Largest error after a hundred steps, relative to the largest weight.

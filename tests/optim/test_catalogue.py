@@ -15,6 +15,7 @@ import torch
 
 import wholestep as ws
 from tests.optim.table import ROWS, Together, Torch, Transcript, prodigy, schedule_free
+from tests.optim.transcripts import adan, novograd
 from tests.support.sessions import assert_same_bits
 from wholestep.errors import OptionError
 from wholestep.optim import AGC, SWA, Optimizer, averaged
@@ -52,6 +53,8 @@ T = torch.optim
 FOUND: dict[str, Optimizer] = {
     "schedule-free": ws.ScheduleFreeAdamW(0.02, weight_decay=0.05, warmup=3, **ALL),
     "prodigy": ws.Prodigy(weight_decay=0.05, d0=1e-3, bias_correction=True, **ALL),
+    "adan": ws.Adan(0.02, weight_decay=0.05, **ALL),
+    "novograd": ws.NovoGrad(0.02, weight_decay=0.05, **ALL),
 }
 CASES: dict[str, tuple[Optimizer, Twin]] = {
     "rprop": (ws.Rprop(0.02), torchs(T.Rprop, lr=0.02)),
@@ -61,6 +64,8 @@ CASES: dict[str, tuple[Optimizer, Twin]] = {
     ),
     "schedule-free": (FOUND["schedule-free"], written(FOUND["schedule-free"], schedule_free)),
     "prodigy": (FOUND["prodigy"], written(FOUND["prodigy"], prodigy, Together)),
+    "adan": (FOUND["adan"], written(FOUND["adan"], adan)),
+    "novograd": (FOUND["novograd"], written(FOUND["novograd"], novograd)),
 }
 
 
@@ -104,7 +109,7 @@ def test_through_fit_with_groups_micro_batches_and_clipping(name: str) -> None:
         np.testing.assert_allclose(model.state_dict()[n], expected, rtol=1e-6, atol=1e-7, err_msg=n)
 
 
-@pytest.mark.parametrize("name", ["rprop", "schedule-free"])
+@pytest.mark.parametrize("name", ["rprop", "schedule-free", "adan"])
 def test_resumed_the_bits_are_the_same_and_ema_averages_it(name: str, tmp_path: Path) -> None:
     own = CASES[name][0]
     optimizer = own if isinstance(own, ws.ScheduleFreeAdamW) else ws.optim.EMA(own, decay=0.8)

@@ -13,7 +13,15 @@ import wholestep as ws
 from tests.support.sessions import assert_same_bits
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.errors import GraphError, OptionError, UnknownNameError, UsageError
-from wholestep.optim import EMA, SAM, Lookahead, Optimizer, averaged
+from wholestep.optim import (
+    EMA,
+    SAM,
+    CautiousWeightDecay,
+    GradientCentralization,
+    Lookahead,
+    Optimizer,
+    averaged,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -199,3 +207,84 @@ def test_decay_that_acts_on_no_parameter_is_no_obstacle() -> None:
     session = ws.build_session(vector(), optimizer=ws.AdamW(lr=0.1))
     session.set_optimizer(ws.AdamW(lr=0.2))
     assert session.optimizer.lr == 0.2
+
+
+def test_cautious_weight_decay_acts_where_the_step_shrinks_the_weight() -> None:
+    """With groups of their own rates, frozen parameters, and momentum below."""
+    groups = [ws.Group("slow", lr=0.02), ws.Group("half", lr_scale=0.5), ws.Group("fixed", frozen=True)]
+    inner = ws.SGD(lr=0.1, momentum=0.9, groups=groups, decay_on=("plain", "slow", "half", "fixed"))
+    optimizer = CautiousWeightDecay(inner, weight_decay=0.3)
+    rates = {"plain": 0.1, "slow": 0.02, "half": 0.05, "fixed": 0.0, "bias": 0.1}
+    arrays = {n: np.random.default_rng(i).normal(size=(2, 3)) for i, n in enumerate(rates)}
+    wanted, velocity = {n: a.copy() for n, a in arrays.items()}, dict.fromkeys(rates, 0.0)
+    acted = 0
+    for step in range(8):
+        slopes = {n: np.random.default_rng([step, i]).normal(size=(2, 3)) for i, n in enumerate(rates)}
+        optimizer.step(arrays, slopes)
+        for n, rate in rates.items():
+            velocity[n] = 0.9 * velocity[n] + slopes[n]
+            agrees = (velocity[n] * wanted[n] > 0) & (n != "bias")
+            acted += agrees.sum()
+            wanted[n] = wanted[n] - rate * velocity[n] - rate * 0.3 * np.where(agrees, wanted[n], 0.0)
+    assert 40 < acted < 160  # of 8·24 elements
+    for n, a in wanted.items():
+        np.testing.assert_allclose(arrays[n], a, rtol=1e-11, err_msg=n)
+    assert Optimizer.from_config(json.loads(json.dumps(optimizer.to_config()))) == optimizer
+    with pytest.raises(OptionError, match=r"received AdamW with weight_decay=0.01. Write ws.AdamW\("):
+        CautiousWeightDecay(ws.AdamW())
+
+
+def test_gradient_centralization_removes_the_mean_of_every_unit() -> None:
+    optimizer = GradientCentralization(ws.Adam(lr=0.1))
+    shapes = {"kernel": (4, 2, 3, 3), "matrix": (3, 5), "bias": (5,)}
+    arrays = {n: np.ones(shape) for n, shape in shapes.items()}
+    twins = {n: torch.nn.Parameter(torch.tensor(a)) for n, a in arrays.items()}
+    adam = torch.optim.Adam(twins.values(), lr=0.1)
+    for step in range(6):
+        slopes = {n: np.random.default_rng(step).normal(size=shape) + 1.0 for n, shape in shapes.items()}
+        optimizer.step(arrays, slopes)
+        for n, w in twins.items():
+            g = torch.tensor(slopes[n])
+            w.grad = g - g.mean(dim=tuple(range(1, g.ndim)), keepdim=True) if g.ndim > 1 else g
+        adam.step()
+    for n, w in twins.items():
+        np.testing.assert_allclose(arrays[n], w.detach().numpy(), rtol=1e-11, err_msg=n)
+    assert Optimizer.from_config(json.loads(json.dumps(optimizer.to_config()))) == optimizer
+
+
+@pytest.mark.parametrize("kind", [CautiousWeightDecay, GradientCentralization])
+def test_a_wrapper_runs_in_a_session_and_its_numbers_change_without_a_recompile(kind: Any) -> None:
+    plain = ws.build_session(regression(), optimizer=kind(ws.Adam(lr=0.05)), batch_size=5)
+    other = ws.build_session(regression(), optimizer=kind(ws.Adam(lr=0.05)), batch_size=5)
+    count = compile_counter.value
+    losses = [float(plain.step(**batch(0))) for _ in range(12)]
+    assert losses[-1] < 0.7 * losses[0]
+    for name in other.scalars:
+        if name == "cautious.weight_decay":
+            other.scalars[name] = 4.0
+    for _ in range(12):
+        other.step(**batch(0))
+    assert compile_counter.value == count
+    shrinks = np.abs(other.get("w")).sum() < np.abs(plain.get("w")).sum()
+    assert shrinks == (kind is CautiousWeightDecay)
+
+
+def test_layerwise_lr_decay_is_torchs_with_a_rate_for_each_layer() -> None:
+    groups = ws.optim.layerwise_lr_decay(["embed.*", ("first.*", "norm"), "second.*"], 0.5)
+    optimizer = ws.AdamW(lr=0.1, groups=groups, decay_on=("*",))
+    scales = {"embed.w": 0.25, "first.w": 0.5, "norm": 0.5, "second.w": 1.0, "head": 1.0}
+    arrays = {n: np.ones((2, 3)) for n in scales}
+    twins = {n: torch.nn.Parameter(torch.tensor(a)) for n, a in arrays.items()}
+    adam = torch.optim.AdamW([{"params": [w], "lr": 0.1 * scales[n]} for n, w in twins.items()])
+    for step in range(6):
+        optimizer.step(arrays, {n: slope(step) for n in scales})
+        for w in twins.values():
+            w.grad = torch.tensor(slope(step))
+        adam.step()
+    for n, w in twins.items():
+        np.testing.assert_allclose(arrays[n], w.detach().numpy(), rtol=1e-12, err_msg=n)
+    for decay in (0.0, 1.5):
+        with pytest.raises(OptionError, match=r"layerwise_lr_decay: decay must be above 0 and at most 1"):
+            ws.optim.layerwise_lr_decay(["*"], decay)
+    with pytest.raises(UsageError, match=r"layers is a list of name patterns; received 'a\.\*'"):
+        ws.optim.layerwise_lr_decay("a.*", 0.5)

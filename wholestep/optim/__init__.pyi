@@ -2,6 +2,8 @@
 # package's names of it.  The order is that of docs/api/.
 from wholestep.optim.wrappers.weight_averaging import EMA as EMA, Lookahead as Lookahead, SWA as SWA
 from wholestep.optim.wrappers.adaptive_clipping import AGC as AGC
+from wholestep.optim.wrappers.cautious_weight_decay import CautiousWeightDecay as CautiousWeightDecay
+from wholestep.optim.wrappers.gradient_centralization import GradientCentralization as GradientCentralization
 from wholestep.optim.algorithms.averaging import ASGD as ASGD
 from wholestep.optim.algorithms.rmsprop import Adadelta as Adadelta
 from wholestep.optim.algorithms.adam_family import AdEMAMix as AdEMAMix
@@ -20,10 +22,13 @@ from wholestep.optim.core.on_graph import (
     AdamOptimizer as AdamOptimizer, SGDGraph as SGDGraph, SGDUpdate as SGDUpdate, sgd as sgd,
     sgd_on_graph as sgd_on_graph,
 )
-from wholestep.optim.core.groups import Group as Group
+from wholestep.optim.core.groups import Group as Group, layerwise_lr_decay as layerwise_lr_decay
 from wholestep.optim.algorithms.sign_based import Lion as Lion
 from wholestep.optim.algorithms.muon import Muon as Muon
 from wholestep.optim.algorithms.adam_family import Adamax as Adamax, NAdam as NAdam, RAdam as RAdam
+from wholestep.optim.algorithms.second_moments import (
+    AdaBelief as AdaBelief, Adan as Adan, NovoGrad as NovoGrad, Yogi as Yogi,
+)
 from wholestep.optim.core.base import Optimizer as Optimizer
 from wholestep.optim.core.options import Runtime as Runtime, runtime as runtime
 from wholestep.optim.core.averages import averaged as averaged, raw_weights as raw_weights

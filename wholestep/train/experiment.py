@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.checkpoint import ModelCheckpoint
+from wholestep.callbacks.deadline import TICKS, Deadline, as_seconds
+from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
 from wholestep.compiler.frontend.step import Step
@@ -23,6 +26,7 @@ from wholestep.nn.module.freezing import refuse_all_frozen
 from wholestep.nn.module.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, read_launch
+from wholestep.schedules.run_length import Planned
 from wholestep.session import Session, build_session
 from wholestep.session.building.arguments import need_workers, shared_arguments
 from wholestep.steps.loss_scale import LossScale
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from wholestep.data.tables.encoder import Encoder
     from wholestep.distributed.workers import Workers
 
+MOST_EPOCHS = 1 << 30  # of a run with a deadline
 SECONDS = 60.0  # the time between two checkpoints within an epoch
 LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # fields that `TrainConfig` has too
 BY_NAME = "loss_weights"  # a mapping that may be None before one of its values is set
@@ -91,6 +96,9 @@ class Experiment:
             such lists by output.
         encoder: how the columns of a frame become numbers, fitted to the training rows and stored with the model, whose
             `predict` applies it. `ws.models.Tabular` has one by default.
+        within: the time of the whole call, with compilation: seconds, or "60s", "5m", "1h".  It trains as many epochs
+            as fit; a schedule over the run, `ws.schedules.cosine(...)`, spans the time, and with validation data the
+            best weights are kept.
         min_epochs: epochs that run even if a callback asks to stop.
         batch_size: rows of a batch; the last one has the remaining rows, which are all rows if there are fewer.  A
             `DataLoader` and an iterable of batches have their own.
@@ -160,6 +168,7 @@ class Experiment:
     metrics: Any = ()
     encoder: Encoder | None = None
     epochs: int = 1
+    within: float | str | None = None
     min_epochs: int = 0
     batch_size: int = 32
     drop_last: bool = False
@@ -216,6 +225,7 @@ class Experiment:
 
         Example: `experiment.fit(epochs=10, checkpoint="runs/digits", resume=True)`.
         """
+        began = time.monotonic()
         run = as_launched(dev_run_of(self.having(settings)))
         if run.workers is not None and run.workers.engine == "ray":
             from wholestep.distributed.launch.ray import fit_on_ray  # imported here because it needs Ray
@@ -224,7 +234,10 @@ class Experiment:
         launch = read_launch()
         if run.checkpoint is not None and (launch is None or launch.rank == 0):
             need_free(Path(run.checkpoint))  # checked before anything is compiled
+        run, deadline = _with_deadline(run, began)
         trainer, loader = run.trainer()
+        if deadline is not None:
+            deadline.watch(trainer)
         trainer.started_with = {**trainer.started_with, **(config or {})}
         if run.progress is not False:
             trainer.callbacks.callbacks.insert(0, _progress(run.progress))
@@ -314,6 +327,24 @@ class Experiment:
             "batch_size": loader.batch_size,
             **(encoding_metadata(self.model) if isinstance(self.model, Module) else {}),
         }
+
+
+def _with_deadline(run: Experiment, began: float) -> tuple[Experiment, Deadline | None]:
+    """A run with `within=`: as many epochs as fit, and a callback that ends it and sets the learning rate."""
+    if run.within is None:
+        return run, None
+    seconds, schedule = as_seconds(run.within), run.schedule
+    if run.epochs != 1 or run.workers is not None or run.resume:
+        raise UsageError(
+            "within= trains as many epochs as fit, in one process: leave out epochs=, workers= and resume=."
+        )
+    if schedule is not None and not isinstance(schedule, Planned):
+        raise UsageError(
+            f"within= needs a schedule over the run, such as ws.schedules.cosine(lr); {type(schedule).__name__} counts "
+            "steps or epochs, whose number is not known."
+        )
+    deadline = Deadline(seconds, None if schedule is None else schedule.over(TICKS), began)
+    return replace(run, epochs=MOST_EPOCHS, schedule=None, callbacks=[*CallbackList(run.callbacks), deadline]), deadline
 
 
 def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:

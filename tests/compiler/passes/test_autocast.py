@@ -61,6 +61,16 @@ def test_all_products_of_a_step_are_half_and_nothing_else_is(half: DType):
     assert all(u.node.type.dtype == float32 for u in graph.updates)
 
 
+def test_transposed_convolutions_are_half():
+    g = ws.Graph()
+    y = ws.nn.ConvTranspose2d(3, 4, 2, 2)(g.input("x", ("batch", 3, 5, 5)))
+    g.set_outputs([(y * y).mean()])
+    graph = lowered(g, bfloat16)
+    verify(graph)
+    assert [n.op for n in products(graph)] == ["conv2d_grad_input", "conv2d_grad_weight"]
+    assert dtypes(graph) == {"bfloat16"}
+
+
 def test_a_weight_is_cast_once():
     graph = share_common_nodes(fold(lowered(mlp(), bfloat16)))
     assert [n.op for n in graph.nodes if n.inputs and n.inputs[0].op == "parameter" and n.op == "cast"] == ["cast"] * 2

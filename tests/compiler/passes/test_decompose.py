@@ -45,7 +45,11 @@ def layer(name: str, x: Node) -> list[Node]:
     more = [[b.constant([0.5, -1.0, 2.0, 1.0], float64)] * n for n in optional]
     inputs = [[x, *o, *[b.scale(x, 0.3)] * one] for o in more]
     if name == "attention_grad":
-        inputs = [[*i, b.make("attention_lse", i, attrs), b.scale(x, 0.3)] for i in inputs]
+        inputs = [
+            [*i, b.make("attention_lse", i, attrs), b.scale(x, 0.3), *given]
+            for i in inputs
+            for given in ([], [b.make("attention", i, attrs)])
+        ]
     if name.endswith("_grad"):
         return [item for i in inputs for item in b.results(name, i, attrs)]
     return [b.make(name, i, attrs) for i in inputs]

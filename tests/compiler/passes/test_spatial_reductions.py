@@ -9,12 +9,13 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.compiler.ir.types import Dim, TensorType, float64
+from wholestep.compiler.ir.types import Dim, TensorType, bfloat16, float32, float64
 from wholestep.compiler.passes.layout.spatial_reductions import (
     merge_batch_spatial_sums,
     merge_spatial_sums,
     variances_in_one_pass,
 )
+from wholestep.compiler.passes.rematerialize.copies import Rematerialized
 
 BATCH = Dim.symbol("batch")
 IMAGES = TensorType((BATCH, 4, 5, 3), float64)
@@ -85,3 +86,18 @@ def test_images_are_added_up_with_their_pixels_and_variances_take_one_pass() -> 
     assert len(squares) == 2
     assert not any(n is m for n in squares[1].inputs[0].inputs for m in squares)  # neither waits for the other
     agrees(graph, one)
+
+
+def test_a_summand_of_few_half_images_is_computed_for_the_sum_and_again_for_its_other_readers() -> None:
+    """The gradient before a batch norm: nothing stores it in float32."""
+    for count, computed in ((2, 2), (4, 1)):
+        images = [b.cast(b.cast(leaf(f"x{i}"), bfloat16), float32) for i in range(count)]
+        value = b.unary("tanh", images[0])
+        for image in images[1:]:
+            value = b.mul(value, image)
+        graph = graph_of(b.unary("sin", value), b.sum_axes(over_pixels(value), (0,)))
+        merged = merge_batch_spatial_sums(graph)
+        assert sums(merged) == [2]
+        assert [n.op for n in merged.nodes].count("tanh") == computed
+        assert any(isinstance(n, Rematerialized) for n in merged.nodes) == (count == 2)
+        agrees(graph, merged)

@@ -139,6 +139,23 @@ class Group:
         return f"Group({self.name!r})"
 
 
+def layerwise_lr_decay(layers: Sequence[str | Sequence[str]], decay: float) -> list[Group]:
+    """Groups for layer-wise learning-rate decay (arXiv:1801.06146): layer i of n has lr·decay^(n - 1 - i).
+
+    Args:
+        layers: the name patterns of every layer, from the input to the output; what none matches has the full rate.
+        decay: the rate of a layer relative to that of the next one, above 0 and at most 1.
+
+    Example: `ws.AdamW(groups=ws.optim.layerwise_lr_decay(["embed.*", "blocks.0.*", "blocks.1.*", "head.*"], 0.8))`.
+    """
+    if isinstance(layers, str) or not layers:
+        fail(UsageError, f"layerwise_lr_decay: layers is a list of name patterns; received {layers!r}.")
+    if not isinstance(decay, int | float) or not 0.0 < decay <= 1.0:
+        fail(OptionError, f"layerwise_lr_decay: decay must be above 0 and at most 1; received {decay!r}.")
+    last = len(layers) - 1
+    return [Group(layer, lr_scale=float(decay) ** (last - i)) for i, layer in enumerate(layers)]
+
+
 def _name_of(match: object) -> str:
     """A default group name: `"*.bias"` -> bias; for a function its name."""
     if callable(match):

@@ -14,8 +14,12 @@ from wholestep.compiler.ir.ops import Family
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.semantics.values import StepValues, interpreter_dtype
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.lower.attention_precision import adapt_attention_routines
 from wholestep.compiler.passes.lower.decompose import decompose
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.simplify.recognize_attention import recognize_attention
+from wholestep.compiler.plan.model.bodies import Call
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.background import run_all
 from wholestep.compiler.runtime.blas_threads import on_one_thread
@@ -117,10 +121,11 @@ class Trials:
         """The rounding noise: how much every output and state changes if each node's value is off by a few roundings of
         its dtype.
 
-        Named ops round inside: they are written out first.  Both evaluations are of that graph, so that a
-        decomposition that is wrong counts as no noise; they run in parallel, since the compilers have finished.
+        Named ops round inside: they are written out first, with half results where the plan's routines have them.
+        Both evaluations are of that graph, so that a decomposition that is wrong counts as no noise; they run in
+        parallel, since the compilers have finished.
         """
-        graph, results = decompose(self.graph), dict[bool, Result]()
+        graph, results = rounding_graph(self._subject.graph, self._subject.plan), dict[bool, Result]()
 
         def evaluate(is_shaken: bool) -> None:
             settle = perturb_by_rounding(seed, self._tf32) if is_shaken else None
@@ -128,6 +133,17 @@ class Trials:
 
         run_all([partial(evaluate, is_shaken) for is_shaken in (True, False)], default_threads())
         return distances(results[False], results[True])
+
+
+def rounding_graph(graph: IRGraph, plan: Plan) -> IRGraph:
+    """The step in primitives, with a cast wherever the plan rounds to a half type.
+
+    Gradients of keys, which routines round, may cancel when they are summed: the gradient of a key's bias is 0.
+    """
+    calls = [k.body for k in plan.kernels if isinstance(k.body, Call)]
+    rounds = any(plan.buffers[r.load.buffer].type.dtype.is_half for call in calls for r in call.results)
+    graph = _expected_graph(recognize_attention(graph) if rounds else graph)
+    return decompose(adapt_attention_routines(graph) if rounds else graph)
 
 
 def _expected_graph(graph: IRGraph) -> IRGraph:

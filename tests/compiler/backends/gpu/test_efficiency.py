@@ -13,11 +13,10 @@ QUICK = ("batch norm", "group norm", "layer norm of channels", "bilinear upsampl
          "2 embeddings")  # fmt: skip
 # Networks with a kernel that is slow for its work, and why.
 PENDING = {
-    "batch norm of 144 channels": "weight gradients of convolutions of three channels",
     "segmentation head": "weight gradients of convolutions with few outputs",
     "two classes of pixels": "weight gradients of convolutions with few outputs",
     "pixel shuffle": "channels become pixels in another layout",
-    "MobileNet-like": "weight gradients of convolutions of three channels",
+    "ConvNeXt-like": "weight gradients of depthwise convolutions of 7 x 7 pixels are bound by arithmetic",
     "U-Net": "weight gradients of convolutions with few outputs; large weights are transposed element by element",
     "LSTM": "products of half types with an epilogue, in loops, use no tensor cores",
     "3-d convolutions": "norms of volumes are computed in another layout than convolutions",

@@ -28,11 +28,11 @@ class ReductionCosts:
     sharing_rows: int = 256  # rows per sample from which on several short rows share a warp; *bits*
     warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
-    # Rows that one thread adds up in a column reduction that is split: one per `pixels_per_part_row` rows of a sample,
-    # within these bounds.  With 16 rows, 64 images of 56 x 56 pixels are read at 2.0 to 2.4 TB/s (066); *bits*
+    # Rows that one thread adds up in a column reduction that is split: between these bounds, so many that a sample has
+    # `sample_blocks` blocks.  With 16 rows, 64 images of 56 x 56 pixels are read at 2.0 to 2.4 TB/s (066); *bits*
     part_rows: int = 16
     most_part_rows: int = 64
-    pixels_per_part_row: int = 96
+    sample_blocks: int = 16
     short_column: int = 32  # rows of a column sum that a single thread adds up
     packed_columns: int = 1 << 20  # elements of a column sum from which on each thread reduces 8 adjacent columns (029)
     most_packed_sums: int = 5  # sums of one kernel whose partial results fit a block's shared memory
@@ -79,6 +79,8 @@ class GemmCosts:
     # tiles, two per multiprocessor: 445 -> 421 us for a GPT of 4 x 128 (032); *bits*
     update_flops: int = 12_000_000
     update_tiles: int = 264
+    # FLOPs of a product in a loop over time from which on a library computes it: persistent scans do less per step.
+    loop_flops: int = 150_000_000
     library_calls: int = 64  # calls of a library per product, one per outer batch index
     library_workspace: int = 32 << 20  # bytes that a library may use for split-K: what cuBLASLt recommends on Hopper
     untiled_result: int = 128 << 20  # bytes of a result that has enough tiles without split-K, and needs no workspace

@@ -12,9 +12,11 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node
-from wholestep.compiler.ir.types import Shape, boolean, product
+from wholestep.compiler.ir.types import Shape, TensorType, boolean, product
 from wholestep.compiler.passes.layout.merge_batch_axes import is_stored_op
 from wholestep.compiler.passes.rematerialize.copies import Rematerialized
+
+HalfImages = dict[Node, frozenset[Node] | None]
 
 BATCH, HEIGHT, WIDTH = 0, 1, 2  # axes of images
 
@@ -59,6 +61,8 @@ class _AxesMerger:
         self.axes = axes
         self.readers = graph.consumers()
         self.roots = set(graph.roots)
+        self.half_images = half_images_of(graph)
+        self.recomputed = self.find_recomputed(graph)  # values of sums that their other readers compute, too
         self.new: dict[Node, Node] = {}
         self.merged: dict[Node, Node | None] = {}
         first, merged_into_one = axes[0], len(axes) - 1
@@ -68,9 +72,21 @@ class _AxesMerger:
         images = _summed_images(node, self.axes)
         merged_form = None if images is None else self.merged_form(images)
         if merged_form is None:
-            self.new[node] = node.with_inputs([self.new[i] for i in node.inputs])
+            inputs = [self.new[i] for i in node.inputs]
+            self.new[node] = Rematerialized.of(node, inputs) if node in self.recomputed else node.with_inputs(inputs)
         else:
             self.new[node] = b.sum_axes(merged_form, self.axes[:1])
+
+    def find_recomputed(self, graph: IRGraph) -> set[Node]:
+        """The functions of half images below the sums: nothing stores them, so that each kernel that reads them may."""
+        recomputed: set[Node] = set()
+        waiting = [image for n in graph.nodes if (image := _summed_images(n, self.axes)) is not None]
+        while waiting:
+            node = waiting.pop()
+            if node not in recomputed and is_of_half_images(node, self.half_images) and not node.type.dtype.is_half:
+                recomputed.add(node)
+                waiting += node.inputs
+        return recomputed
 
     def merged_shape(self, shape: Shape) -> Shape:
         first, last = self.axes[0], self.axes[-1] + 1
@@ -105,7 +121,7 @@ class _AxesMerger:
         if node.type.dtype.is_half:
             return False
         alone = node not in self.roots and len(self.readers[node]) == 1
-        return node.type.dtype == boolean or alone or _is_cheap(node)
+        return node.type.dtype == boolean or alone or _is_cheap(node) or is_of_half_images(node, self.half_images)
 
 
 def _is_cheap(node: Node) -> bool:
@@ -114,6 +130,40 @@ def _is_cheap(node: Node) -> bool:
         return node.inputs[0].type.dtype.is_half
     branches = [_is_cheap(i) for i in node.inputs[1:] if i.op != "expand"] if node.op == "where" else []
     return bool(branches) and all(branches)
+
+
+# Half images from which a sum computes its summand again: two readers load the bytes of one stored float32 image.
+MOST_HALF_IMAGES = 3
+
+
+def is_of_half_images(node: Node, half_images: HalfImages) -> bool:
+    """Is a value a function of so few stored half images that loading them costs no more than storing it?
+
+    The gradient g · f'(x) before a batch norm is read by its sums, and by the kernel after them.
+    """
+    found = half_images[node]
+    return found is not None and 0 < len(found) <= MOST_HALF_IMAGES
+
+
+def half_images_of(graph: IRGraph) -> HalfImages:
+    """For each value, the half images that it is an elementwise function of; None if it has other large operands."""
+    found: HalfImages = {}
+    for node in graph.nodes:
+        found[node] = _half_images(node, found)
+    return found
+
+
+def _half_images(node: Node, found: HalfImages) -> frozenset[Node] | None:
+    if not isinstance(node.result, TensorType):
+        return None
+    if node.host or (node.op == "expand" and node.inputs[0].type.elements != node.type.elements):
+        return frozenset()
+    if node.type.dtype.is_half:
+        return frozenset((node,))
+    operands = [found[i] for i in node.inputs]
+    if not node.is_elementwise or node.type.rank != 4 or None in operands:
+        return None
+    return frozenset(image for images in operands if images for image in images)
 
 
 # -- variances -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, floa
 
 # Op -> the number of leading inputs that are rounded.  Gradients follow by autodiff: the gradient of a product of half
 # operands is again a product of half operands.
-OPERANDS = {"matmul": 2, "conv2d": 2, "attention": 3}
+OPERANDS = {"matmul": 2, "conv2d": 2, "conv2d_grad_input": 2, "attention": 3}
 
 
 def lower_precision(graph: IRGraph, half: DType) -> IRGraph:

@@ -239,13 +239,14 @@ def attention_lse(y: Node) -> Node:
 
 # p = e^(s - log Σ e^s), s = scale·q·kᵀ + mask, y = p·v:
 # dp = g·vᵀ, ds = p·(dp - Σ p·dp), dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g, dmask = ds.
-# At masked positions, p and ds are 0.
+# At masked positions, p and ds are 0.  Σ p·dp = Σ y·g, which is used if y is an operand.
 def attention_grad(y: Node) -> tuple[Node, ...]:
     at_lse, a = lse_position([i.type.rank for i in y.inputs]), attrs_of(y, at.AttentionAttrs)
-    (q, k, v, *mask), (lse, g, *_) = y.inputs[:at_lse], y.inputs[at_lse:]
+    (q, k, v, *mask), (lse, g, *out) = y.inputs[:at_lse], y.inputs[at_lse:]
     p = _probabilities(q, k, mask, lse, a)
     dp = b.matmul(g, _per_query_head(v, q), transpose_b=True)
-    inner = _broadcast_rows(b.sum_axes(b.mul(p, dp), (p.type.rank - 1,)), p)
+    products = [b.mul(b.cast(x, p.type.dtype), b.cast(g, p.type.dtype)) for x in out] or [b.mul(p, dp)]
+    inner = _broadcast_rows(b.sum_axes(products[0], (p.type.rank - 1,)), p)
     ds = b.mul(p, b.sub(dp, inner))
     dq, dk = _query_key_gradients(ds, q, k, a)
     dv = b.matmul(b.cast(p, g.type.dtype), g, transpose_a=True)

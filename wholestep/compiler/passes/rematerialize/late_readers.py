@@ -5,6 +5,7 @@ row are in memory anyway.  Storing such a value for the backward pass and loadin
 
     f(x, small) is duplicated for each late reader, if x is in memory and takes no more bytes than the result
 
+where x may be two tensors in a half type, which are in memory because operands and results of products are rounded.
 A reader is *late* if it also depends on a barrier (a contraction or a library routine) that depends on x: then no fused
 kernel can contain both.  Invariant: the same ops on the same operands.
 """
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 
 from wholestep.compiler.ir.graph import IRGraph, Node, below
 from wholestep.compiler.ir.ops import LEAVES
-from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.ir.types import TensorType, boolean
 from wholestep.compiler.passes.rematerialize.copies import (
     BARRIERS,
     INDEX_FUNCTIONS,
@@ -24,6 +25,8 @@ from wholestep.compiler.passes.rematerialize.copies import (
     Rematerialized,
     copy_for_readers,
 )
+
+MASK_BYTES = 2  # per element, to store and load a mask: as many as loading a half tensor, which its reader often loads
 
 
 def rematerialize_late_reads(graph: IRGraph) -> IRGraph:
@@ -76,7 +79,8 @@ class _LateReaders:
         if not node.is_elementwise or narrows:
             return frozenset((node,))
         sources = frozenset(x for i in node.inputs if i.type.elements == node.type.elements for x in self.sources[i])
-        return sources if len(sources) < 2 else frozenset((node,))
+        halves = all(x.type.dtype.is_half for x in sources)  # they are in memory, and two take the bytes of one float32
+        return sources if len(sources) < 2 or (halves and len(sources) == 2) else frozenset((node,))
 
     def _is_late(self, node: Node, reader: Node) -> bool:
         """Does the reader depend on a barrier that depends on the node?"""
@@ -87,14 +91,16 @@ class _LateReaders:
         value = below(node, ("reshape",))
         if not value.is_elementwise or value in self.sources[value] or reader.op in BARRIERS:
             return False
-        if len(self.sources[value]) != 1:
+        sources = self.sources[value]
+        if not sources:
             return False
-        (source,) = self.sources[value]
-        source_bytes, value_bytes = source.type.dtype.size, value.type.dtype.size
-        if value.op == "cast" and value.inputs[0] is source and source_bytes < value_bytes:
+        source_bytes, value_bytes = sum(s.type.dtype.size for s in sources), value.type.dtype.size
+        if value.op == "cast" and value.inputs[0] in sources and source_bytes < value_bytes:
             return True  # loading the narrower source is cheaper for every reader
-        cheap = source_bytes < value_bytes or (source_bytes == value_bytes and source in self.stored)
-        return cheap and self._is_late(source, reader) and not self._is_late(source, value)
+        is_mask = value.type.dtype == boolean and source_bytes <= MASK_BYTES
+        stored = all(s in self.stored or (s.type.dtype.is_half and len(sources) > 1) for s in sources)
+        cheap = source_bytes < value_bytes or is_mask or (source_bytes == value_bytes and stored)
+        return cheap and all(self._is_late(s, reader) and not self._is_late(s, value) for s in sources)
 
     def copy(self, node: Node, new: Images, copies: Images) -> Node:
         """Duplicate the chain of elementwise ops from the source to this node."""

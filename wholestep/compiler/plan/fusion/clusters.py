@@ -29,7 +29,7 @@ from wholestep.compiler.plan.lower.convolution_ops import (
     stays_inside,
     tiles,
 )
-from wholestep.compiler.plan.lower.materialize import broadcast_half_bias, is_generated
+from wholestep.compiler.plan.lower.materialize import broadcast_half_bias, is_generated, is_state
 from wholestep.compiler.plan.lower.routine_ops import ROUTINES, call_of
 from wholestep.compiler.plan.model.access import VIEWS, Access, identity, resolve
 from wholestep.compiler.plan.model.kernel import Kind
@@ -135,6 +135,7 @@ class Fuser:
         self.summed = column_sum_inputs(graph) if fuse else set()
         self.readers = graph.consumers()
         self.roots = set(graph.roots)
+        self.updated = {u.node: u.name for u in graph.updates}
         for node in graph.nodes:
             if is_op(node):
                 if fuse and self.may_wait(node):
@@ -290,6 +291,8 @@ class Fuser:
             return False
         if cluster.kind is Kind.WINDOW and not self.follows_window(node, cluster.nodes[0]):
             return False
+        if cluster.kind is Kind.COLUMNS and self.overwrites_summand(node, cluster):
+            return False
         shape = node.type.shape
         row = cluster.is_row(node)
         if shape != (cluster.rows if row else cluster.shape) or (row and cluster.kind is not Kind.NEST):
@@ -314,6 +317,12 @@ class Fuser:
             return False
         only_reader = len(self.readers[head]) == 1 and head not in self.roots
         return not (head.op in KERNELS or head.op in WEIGHTS) or ask_target(rule, head, node, only_reader)
+
+    def overwrites_summand(self, node: Node, cluster: Cluster) -> bool:
+        """Is an op the update of a state from which sums compute their summands?  Other sums may share their kernel."""
+        name = self.updated.get(node)
+        read = (a.base for n in cluster.prologue for a in accesses(n)) if name is not None else ()
+        return any(is_state(base) and base.attrs.name == name for base in read)  # type: ignore[attr-defined]
 
     def is_plain(self, cluster: Cluster) -> bool:
         """Is the contraction computed without an epilogue, because the target has none or the product is large?"""

@@ -27,7 +27,7 @@ from wholestep.compiler.backends.cuda.libraries import library_calls
 from wholestep.compiler.backends.cuda.libraries.cudnn import Description
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.arena import arena_end
-from wholestep.compiler.backends.gpu.grids.gemm_library import GemmOperand, Product, product_of
+from wholestep.compiler.backends.gpu.grids.gemm_library import GemmOperand, Product, product_of, sizes_of_iteration
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.program_memory import record_words, write_record
 from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered, render, with_primitives
@@ -231,7 +231,7 @@ class Emulated:
                 for launch in launches:
                     for kernel, _ in launch.kernels:
                         if schedule_of(kernel).form == Form.LIBRARY:
-                            self.multiply(kernel, memory)
+                            self.multiply(kernel, memory, turn)
                         elif schedule_of(kernel).form == Form.GRAPH:
                             self.call(kernel, memory)
                         elif schedule_of(kernel).form == Form.EXCHANGE:
@@ -244,9 +244,12 @@ class Emulated:
         assert not self.counters.any(), "a kernel leaves its counters as they were"
         assert (self.scratch[-FENCE:] == 255).all(), "a kernel writes behind the scratch memory"
 
-    def multiply(self, kernel: Kernel, memory: LaunchMemory) -> None:
-        """A product of the library."""
-        found = product_of(self.plan, kernel, memory.sizes)
+    def multiply(self, kernel: Kernel, memory: LaunchMemory, turn: int) -> None:
+        """A product of the library; in a loop, of one of its steps."""
+        sizes = sizes_of_iteration(self.plan, kernel, memory.sizes, turn)
+        if not sizes and memory.sizes:
+            return
+        found = product_of(self.plan, kernel, sizes)
 
         def address(matrix: GemmOperand) -> int:
             if matrix.buffer < 0:

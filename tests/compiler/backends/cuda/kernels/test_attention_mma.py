@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import wholestep as ws
 from tests.compiler.attention_graphs import Shape, attention
 from tests.compiler.backends.cuda.emulation.emulated import Emulated
 from tests.compiler.backends.cuda.emulation.targets import set_costs
@@ -13,13 +14,17 @@ from tests.compiler.backends.cuda.kernels.test_machine_code import compiled
 from tests.compiler.ir.random_graphs import example_values
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
-from wholestep.compiler.ir.graph import IRGraph
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
+from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.lower.decompose import decompose
+from wholestep.compiler.passes.simplify.inline import inline_calls
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.model.bodies import Call
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.options import CompileOptions
+from wholestep.session.verify.trials import rounding_graph
 
 CAPACITY = {"batch": 2, "time": 37}
 HALF, TF32 = "cuda/sm_90", "cuda/sm_90+tf32"
@@ -110,3 +115,32 @@ def test_kernels_keep_their_values_in_registers(width: int, architecture: str) -
     graph = attention((2, 4, 197, width), *keys, mask=(197, 197), causal=width == 64, dtype=bfloat16)
     for used in compiled(planned(graph, f"cuda/{architecture}"), architecture):
         assert used.stores + used.loads == 0, used
+
+
+def test_the_self_check_counts_the_roundings_of_routines() -> None:
+    """The gradient of a key's bias is 0 but for roundings, of results and of their gradients, too."""
+    g = ws.Graph()
+    x = g.input("x", ("batch", 24, 16))
+    q, k, v = (x @ g.parameter(name, (16, 16)) + g.parameter(f"{name}.bias", (16,)) for name in "qkv")
+    g.set_outputs({"loss": (ws.attention(q, k, v) ** 2).mean()})
+    options = CompileOptions(verify=False, cache=False, egraph=False)
+    given = {"optimizer": ws.SGD(lr=0.1), "batch_size": 4, "precision": "bfloat16", "options": options}
+    session = ws.build_session(g, device="null:cuda/sm_90", **given)
+    compiled_session = session._programs.compiled
+    assert compiled_session is not None
+    trace = compiled_session.definition.trace("train")
+    plain = decompose(expand_gradients(inline_calls(trace)))
+
+    def is_rounded(node: Node) -> bool:
+        return node.type.dtype.is_half or (node.op in ("reshape", "cast", "sum") and is_rounded(node.inputs[0]))
+
+    def half_sums(graph: IRGraph) -> int:
+        """The sums of values that were rounded to the half type."""
+        return sum(n.op == "sum" and is_rounded(n) for n in graph.nodes)
+
+    counted = rounding_graph(trace, session.plan)
+    assert (half_sums(counted), half_sums(plain)) == (3, 0), "of the gradients of three biases"
+    inputs, state = example_values(counted, {"batch": 2}, np.random.default_rng(0))
+    once, twice = (interpret(step, inputs=inputs, state=state, sizes={"batch": 2}).state for step in (counted, plain))
+    for name, value in once.items():
+        np.testing.assert_allclose(value, twice[name], atol=2e-2)

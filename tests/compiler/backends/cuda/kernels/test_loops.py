@@ -14,10 +14,12 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulation import random_cells
 from tests.compiler.backends.cuda.emulation.emulated import Emulated, LaunchMemory, emulated_device
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.compiler.backends.cuda.kernels.test_machine_code import compiled
+from tests.compiler.backends.cuda.kernels.test_pitches import compute_all_products
 from wholestep.compiler.backends.cuda.driver import driver
 from wholestep.compiler.backends.gpu.fusion.launches import check_launches
-from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.persistent import scan
 from wholestep.compiler.backends.gpu.render.source import render
 from wholestep.compiler.plan.model.kernel import Plan
@@ -232,6 +234,10 @@ REFUSED: dict[str, tuple[Callable[[], ws.nn.Module], int, int, str, str]] = {
     ),
     "a large batch": (
         *(lambda: ws.nn.LSTM(16, 256, batch_first=True), 256, 4096, "float32"),
+        "its products are so large that a library computes them",
+    ),
+    "a middling batch": (
+        *(lambda: ws.nn.LSTM(16, 256, batch_first=True), 256, 512, "float32"),
         "its products are too large for co-resident blocks",
     ),
 }
@@ -272,3 +278,21 @@ def test_shared_memory_is_what_the_plan_says() -> None:
             found = scan.find_persistent_scan(plan, kernels)
             assert isinstance(found, scan.PersistentScan)
             assert 0 < found.bytes <= 227 << 10
+
+
+@pytest.mark.parametrize("name", ["lstm", "both directions"])
+def test_large_products_of_a_loop_are_a_librarys(
+    name: str, gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call for each step of the loop, forwards and backwards; none behind the end of a shorter sequence."""
+    compute_all_products(monkeypatch)
+    set_costs(monkeypatch, "gemm", loop_flops=1)
+    sessions = [session_of(name, device, length="length", precision="bfloat16") for device in ("cuda", "reference")]
+    inside = [k for k in sessions[0].plan.kernels if k.loop is not None]
+    assert {schedule_of(k).form for k in inside if k.kind.value == "dot"} == {Form.LIBRARY}
+    for rows, length in ((9, LENGTH), (4, LENGTH), (9, LENGTH - 2)):
+        losses = [float(session.step(**words(rows, length))) for session in sessions]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+    for parameter in sessions[0].state.names:
+        ours, other = (session.get(parameter) for session in sessions)
+        np.testing.assert_allclose(ours, other, rtol=2e-2, atol=2e-3, err_msg=parameter)

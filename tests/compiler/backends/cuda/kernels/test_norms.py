@@ -41,6 +41,7 @@ MIDDLES: dict[str, Callable[[], nn.Module]] = {
     "bicubic": lambda: nn.Upsample(scale=3, mode="bicubic"),
     "adaptive": lambda: nn.AdaptiveAvgPool2d(3),
     "max": lambda: nn.MaxPool2d(3, 2, 1),
+    "transposed": lambda: nn.ConvTranspose2d(8, 8, 2, 2),
 }
 
 
@@ -66,7 +67,7 @@ def test_two_steps_are_those_of_the_reference(middle: str) -> None:
             np.testing.assert_allclose(value, reference.state_dict()[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("middle", ["bilinear", "adaptive", "nearest", "group", "max"])
+@pytest.mark.parametrize("middle", ["bilinear", "adaptive", "nearest", "group", "max", "transposed"])
 def test_losses_in_bfloat16_are_those_of_float32_but_for_rounding(middle: str) -> None:
     x = np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32)
     with emulated_device():

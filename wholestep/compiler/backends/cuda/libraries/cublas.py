@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -130,9 +131,15 @@ class PreparedGemm:
 
 
 @cache
-def prepare_gemm(product: Product) -> PreparedGemm:
-    """The algorithm is chosen once per process."""
+def _prepare_anywhere(product: Product) -> PreparedGemm:
     return PreparedGemm(product)
+
+
+def prepare_gemm(product: Product) -> PreparedGemm:
+    """The algorithm is chosen once per process for all products of the same form, wherever their operands are."""
+    a, b, c = (replace(x, buffer=0, offset=0) for x in (product.a, product.b, product.c))
+    bias = None if product.bias is None else replace(product.bias, buffer=0, offset=0)
+    return _prepare_anywhere(replace(product, a=a, b=b, c=c, bias=bias))
 
 
 def run_product(product: Product, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:

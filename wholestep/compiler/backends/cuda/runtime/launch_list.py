@@ -12,7 +12,7 @@ from typing import Any
 from wholestep.compiler.backends.cuda.driver.driver import Gpu
 from wholestep.compiler.backends.cuda.libraries import cublas, cudnn, library_calls
 from wholestep.compiler.backends.cuda.runtime.collectives import Collectives
-from wholestep.compiler.backends.gpu.grids.gemm_library import product_of
+from wholestep.compiler.backends.gpu.grids.gemm_library import product_of, sizes_of_iteration
 from wholestep.compiler.backends.gpu.grids.scatter import Preparation
 from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS, Form, schedule_of
 from wholestep.compiler.backends.gpu.launch_order import (
@@ -90,7 +90,9 @@ class Launches:
                     for kernel, _ in launch.kernels:
                         order.current = (kernel,)
                         if schedule_of(kernel).form == Form.LIBRARY:
-                            self._add_product(order, place, kernel, sizes)
+                            now = sizes_of_iteration(self.plan, kernel, sizes, iteration)
+                            if now or not sizes:
+                                self._add_product(order, place, kernel, now)
                         elif schedule_of(kernel).form == Form.GRAPH:
                             self._add_graph(order, place, kernel, sizes)
                         elif schedule_of(kernel).form == Form.EXCHANGE:

@@ -24,6 +24,7 @@ from wholestep.compiler.backends.gpu.kernel_schedule import (
 )
 from wholestep.compiler.backends.gpu.target import costs_of, target_of
 from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.io.traffic import elements_touched
 from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest, Scatter, Window
 from wholestep.compiler.plan.model.kernel import Kernel, Level, Load, Plan, Space
 from wholestep.records import dataclass
@@ -66,11 +67,11 @@ def moving_ns(plan: Plan, kernel: Kernel, warps: Warps, levels: Sequence[Level])
     axis = -1 if warps.axis is None else warps.axis
     moved = lines = 0.0
     for load, is_plain in accesses(plan, levels):
-        buffer = plan.buffers[load.buffer]
-        if buffer.bytes <= machine.nearest_bytes:
+        dtype, each = plan.buffers[load.buffer].type.dtype, warps.each
+        size = dtype.size
+        if elements_touched(load, (), kernel, sizes) * size <= machine.nearest_bytes:
             continue  # a small table is read from the nearest cache
-        size, each = buffer.type.dtype.size, warps.each
-        packed = is_plain and warps.vector > 1 and has_vector_loads(load, buffer.type.dtype, axis, warps.vector)
+        packed = is_plain and warps.vector > 1 and has_vector_loads(load, dtype, axis, warps.vector)
         touched = [touched_memory(load, p, sizes, size, axis, each, packed) for p in warps.points]
         count = warps.elements / (each * WARP) / len(touched)
         moved += count * sum(t.sectors for t in touched) * SECTOR

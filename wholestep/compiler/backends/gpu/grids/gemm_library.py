@@ -98,7 +98,7 @@ def is_library_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bo
     dot = kernel.body
     assert isinstance(dot, Dot)
     dtype, least = plan.buffers[dot.a.buffer].type.dtype, least_flops(plan.target)
-    if kernel.loop is not None or dtype.name not in least or len(dot.batch) > 2:
+    if dtype.name not in least or len(dot.batch) > 2:
         return False
     calls, matrices = batch_axes(kernel, sizes)
     if calls is not None and evaluate(kernel.axes[calls], sizes) > costs_of(plan).gemm.library_calls:
@@ -108,7 +108,8 @@ def is_library_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bo
     contiguous = [1 in (stride_of(x, dot.k), stride_of(x, other)) for x, other in ((dot.a, dot.m), (dot.b, dot.n))]
     axes = (*(() if matrices is None else (matrices,)), dot.m, dot.n, dot.k)
     flops = 2 * prod(evaluate(kernel.axes[a], sizes) for a in axes)
-    return all(contiguous) and flops >= least[dtype.name]
+    enough = least[dtype.name] if kernel.loop is None else max(least[dtype.name], costs_of(plan).gemm.loop_flops)
+    return all(contiguous) and flops >= enough
 
 
 def batch_axes(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[int | None, int | None]:
@@ -123,6 +124,17 @@ def workspace_of(plan: Draft, bytes: int) -> int:
     """Workspace bytes for a result of this many bytes: with many tiles split-K is not needed."""
     costs = costs_of(plan).gemm
     return 0 if bytes >= costs.untiled_result else costs.library_workspace
+
+
+def sizes_of_iteration(plan: Draft, kernel: Kernel, sizes: Mapping[str, int], iteration: int) -> Mapping[str, int]:
+    """The sizes of a call with the iteration number of the kernel's loop; none after the last iteration."""
+    if kernel.loop is None:
+        return sizes
+    loop = plan.loops[kernel.loop]
+    length = evaluate(loop.length, sizes)
+    if iteration >= length:
+        return {}
+    return {**sizes, loop.symbol: length - 1 - iteration if loop.reverse else iteration}
 
 
 def product_of(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> Product:

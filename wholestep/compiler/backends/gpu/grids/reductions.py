@@ -134,7 +134,8 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
         return _schedule_short_columns(plan, kernel, rows * evaluate(column_count, sizes))
     depth, elements = kernel.axes[columns.reduced], rows * length * evaluate(column_count, sizes)
     lanes, per_thread = _column_packs(costs.reductions, column_count, depth, length, elements, reduces)
-    chunk = _part_rows(costs.reductions, depth) * max(PARTS, THREADS // lanes)
+    parts = max(PARTS, THREADS // lanes)
+    chunk = _part_rows(costs.reductions, depth, parts) * parts
     tiles = rows * -(-evaluate(column_count, sizes) // (lanes * per_thread))
     if length <= chunk or any(r.op == "argmax" for r in reduces):
         return GpuSchedule(
@@ -164,10 +165,11 @@ def _schedule_short_columns(plan: Draft, kernel: Kernel, results: int) -> GpuSch
     return GpuSchedule(Form.ELEMENTS, THREADS, blocks, vector=each)
 
 
-def _part_rows(costs: ReductionCosts, depth: Extent) -> int:
+def _part_rows(costs: ReductionCosts, depth: Extent, parts: int) -> int:
     """Rows that one thread of a split sum adds: more of large images, whose blocks are many, so that each is busy."""
-    pixels = evaluate(depth, dict.fromkeys(symbols_of((depth,)), 1)) if not isinstance(depth, int) else depth
-    return max(costs.part_rows, min(costs.most_part_rows, pixels // costs.pixels_per_part_row))
+    pixels = evaluate(depth, dict.fromkeys(symbols_of((depth,)), 1))
+    rows = pixels // (costs.sample_blocks * parts)
+    return max(costs.part_rows, min(costs.most_part_rows, rows - rows % costs.part_rows))
 
 
 def _column_packs(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.gpu.kernel_schedule import WARP, schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import WARP, Form, schedule_of
 from wholestep.compiler.backends.gpu.strides import is_affine, is_aligned_in
 from wholestep.compiler.backends.gpu.target import target_of
 from wholestep.compiler.ir.types import Extent, evaluate, float32, symbols_of
@@ -129,6 +129,8 @@ def _why_not_persistent(draft: Draft, kernel: Kernel) -> str:
         return ""
     if not isinstance(body, Dot) or body.batch or len(body.levels) != 1 or body.levels[0].row_stores:
         return "it has kernels that are neither matrix products nor elementwise"
+    if schedule_of(kernel).form == Form.LIBRARY:
+        return "its products are so large that a library computes them"
     depth, columns = kernel.axes[body.k], kernel.axes[body.n]
     dtypes = {draft.buffers[x.buffer].type.dtype for x in (body.a, body.b)}
     if len(dtypes) > 1 or dtypes.pop().accumulate != float32:

@@ -7,13 +7,16 @@ atomics, so the bits are reproducible.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from wholestep.compiler.backends.gpu.grids.row_loads import is_plain_load
 from wholestep.compiler.backends.gpu.kernel_schedule import JOINED_CHUNKS, PARTS, Form
 from wholestep.compiler.backends.gpu.render.language import STORED
-from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel
+from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel, moves_along
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.plan.model.bodies import Columns
-from wholestep.compiler.plan.model.kernel import Level, Reduce
+from wholestep.compiler.plan.model.kernel import Load, Reduce
 
 
 def render_columns(w: GpuWriter) -> None:
@@ -133,9 +136,13 @@ def add_packs(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int, 
         w.emit(f"const {w.int} base = first_column + lane*{each};")
         start_packs(w, sums.reduces, each)
         with w.block(f"if (base < {w.axis_extent(axis)})"):
-            w.emit(f"#pragma unroll {rows_in_flight(w, sums, packs)}")
+            loads = [i.load for i in sums.body if i.load is not None and is_plain_load(i) and packs.packs(i.load)]
+            same = {x: f"same{n}" for n, x in enumerate(dict.fromkeys(loads)) if not moves_along(x, columns.reduced)}
+            for load, name in same.items():
+                packs.read(load, name)
+            w.emit(f"#pragma unroll {rows_in_flight(w, [x for x in dict.fromkeys(loads) if x not in same], each)}")
             with w.loop(f"i{columns.reduced}", f"{begin} + part", end, str(parts)):
-                packs.render(sums, sums_of="[e]")
+                packs.render(sums, same, sums_of="[e]")
         w.emit("__syncthreads();")
         for r in sums.reduces:
             w.emit("#pragma unroll")
@@ -143,10 +150,9 @@ def add_packs(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int, 
         w.emit("__syncthreads();")
 
 
-def rows_in_flight(w: GpuWriter, sums: Level, packs: VectorizedLevel) -> int:
+def rows_in_flight(w: GpuWriter, loads: Sequence[Load], each: int) -> int:
     """Rows whose loads a thread issues together: as many bytes as hide the latency of memory."""
-    loads = dict.fromkeys(i.load for i in sums.body if i.load is not None)
-    bytes = sum(packs.count * w.buffer_dtype(x).size for x in loads if len(x.index) > 1)
+    bytes = sum(each * w.buffer_dtype(x).size for x in loads)
     return max(4, min(8, costs_of(w.plan).reductions.loads_in_flight // max(1, bytes)))
 
 
