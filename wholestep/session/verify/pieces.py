@@ -75,7 +75,7 @@ class Pieces:
             return False
         rows, depth = operands[0].shape[-2:]
         work = prod(operands[0].shape) * operands[1].shape[-2 if attrs_of(node, MatmulAttrs).transpose_b else -1]
-        return work >= LARGE_PRODUCT and min(rows, depth) >= self._threads
+        return bool(work >= LARGE_PRODUCT and min(rows, depth) >= self._threads)
 
     def product(self, node: Node, a: Array, compute: Callable[[Array], Array]) -> Array:
         """A product from its rows; `compute` gets the rows, or the columns, of the left operand that they need."""
