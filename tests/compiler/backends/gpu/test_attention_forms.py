@@ -122,7 +122,11 @@ def attention_forms(plan: Plan) -> list[str]:
 
 @pytest.mark.parametrize(
     ("precision", "target"),
-    [("bfloat16", "sm_90"), ("bfloat16", "sm_80"), ("float16", "sm_90"), ("tf32", "sm_90")],
+    [
+        ("bfloat16", "sm_90"),
+        pytest.param("bfloat16", "sm_80", marks=pytest.mark.long),
+        pytest.param("float16", "sm_90", marks=pytest.mark.long),
+    ],
 )
 def test_every_form_has_two_kernels_that_use_tensor_cores(precision: str, target: str) -> None:
     forms = attention_forms(planned(CASES, precision, target))
@@ -130,18 +134,34 @@ def test_every_form_has_two_kernels_that_use_tensor_cores(precision: str, target
     assert set(forms) <= {Form.ATTENTION_MMA, Form.GRAPH}
 
 
-def test_exact_float32_has_a_tiled_kernel_of_ordinary_cores() -> None:
-    forms = attention_forms(planned(CASES, "float32", "sm_90"))
-    assert forms == [Form.ATTENTION] * (2 * len(CASES))
+NARROW = {name: case for name, case in CASES.items() if case.width <= 128}
 
 
-def test_dropped_and_capped_scores_are_products_around_a_softmax() -> None:
-    """No kernel of attention computes these: the scores are stored."""
-    cases = {
-        "dropout": Case(lambda t: ws.attention(t.q, t.k, t.v, causal=True, dropout=0.1), 512),
-        "soft capping": Case(lambda t: ws.softmax(ws.tanh(t.scores() / 30.0) * 30.0) @ t.v, 512),
-    }
-    plan = planned(cases, "bfloat16", "sm_90")
+@pytest.mark.parametrize(
+    ("precision", "form"),
+    [("tf32", Form.ATTENTION_MMA), pytest.param("float32", Form.ATTENTION, marks=pytest.mark.long)],
+)
+def test_float32_has_them_up_to_heads_of_128(precision: str, form: Form) -> None:
+    """Exact products are those of ordinary cores."""
+    assert attention_forms(planned(NARROW, precision, "sm_90")) == [form] * (2 * len(NARROW))
+
+
+def softly_capped(t: Operands) -> ws.Tensor:
+    return ws.softmax(ws.tanh(t.scores() / 30.0) * 30.0) @ t.v
+
+
+@pytest.mark.parametrize(
+    ("precision", "case"),
+    [
+        ("bfloat16", Case(lambda t: ws.attention(t.q, t.k, t.v, causal=True, dropout=0.1), 512)),
+        ("bfloat16", Case(softly_capped, 512)),
+        ("tf32", Case(causal, 512, width=160)),
+    ],
+    ids=["dropout", "soft capping", "wide heads in float32"],
+)
+def test_other_forms_are_products_around_a_softmax(precision: str, case: Case) -> None:
+    """No kernel of attention computes these.  The scores are stored."""
+    plan = planned({"only": case}, precision, "sm_90")
     assert attention_forms(plan) == []
     products = [k for k in plan.kernels if schedule_of(k).form == Form.LIBRARY]
-    assert len(products) == 2 * 6, "of each of them two forwards and four backwards"
+    assert len(products) == 6, "two forwards, four backwards"
