@@ -69,7 +69,7 @@ def run(cases: Iterable[GpuCase], how: Rounds, results: Path | None = None) -> d
     cells = read_results(results)
     missing = [case for case in cases if case.name not in cells]
     device = clocks() if missing or not cells else {"name": "the GPU of the file"}
-    for name, cell in measured(missing, how):
+    for name, cell in measure_groups(missing, how):
         cells[name] = cell
         log_line(json.dumps({name: cell}))  # printed now, in case the run is interrupted
         if results is not None:
@@ -95,7 +95,7 @@ def clocks() -> dict[str, str]:
     return dict(zip(CLOCKS.split(","), said.split(", "), strict=True))
 
 
-def measured(cases: Sequence[GpuCase], how: Rounds) -> Iterable[tuple[str, dict[str, Any]]]:
+def measure_groups(cases: Sequence[GpuCase], how: Rounds) -> Iterable[tuple[str, dict[str, Any]]]:
     """Group by group: compiles all contenders side by side, then measures one case after the other.
 
     Meanwhile the contenders of the next group import their packages and build their networks, without the GPU.
