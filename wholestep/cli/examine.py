@@ -123,7 +123,7 @@ def bench(
 ) -> None:
     """Train for some seconds and print the speed."""
     if not seconds > 0:
-        raise UsageError(f"--seconds is above 0; received {seconds:g}.")
+        raise UsageError(f"--seconds must be above 0; received {seconds:g}.")
     experiment = experiment_of(script, parse_settings(set or [], device, precision, memory))
     trainer, loader = experiment.trainer()
     trainer.train(loader, 1)  # warm up: page faults, CPU frequency

@@ -174,7 +174,7 @@ class ECE(OfProbabilities):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.bins, int) or isinstance(self.bins, bool) or self.bins < 1:
-            fail(OptionError, f"ece: bins is an integer of at least 1; received {self.bins!r}.")
+            fail(OptionError, f"ece: bins must be an integer of at least 1; received {self.bins!r}.")
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         seen = self._score_rows(prediction, target)

@@ -368,8 +368,7 @@ class Session:
         """The session itself, so that `trainer.session()` equals `trainer.session`; it does not accept data."""
         if arrays or named:
             raise UsageError(
-                "a session is not called on data: session.step(x=..., labels=...) trains, session.predict(x=...) does "
-                "not."
+                "a session is not callable: session.step(x=..., labels=...) trains, session.predict(x=...) does not."
             )
         return self
 

@@ -184,7 +184,7 @@ class Profile:
 def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Profile:
     """Run some steps with timers, and restore the state afterwards."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise OptionError(f"profile: steps is an integer of at least 1; received {steps!r}.")
+        raise OptionError(f"profile: steps must be an integer of at least 1; received {steps!r}.")
     entry, recorders = _profiled_program(programs)
     programs.take_turn()  # these steps count in the state that is restored afterwards
     counted, state = state_dict(programs), programs.state

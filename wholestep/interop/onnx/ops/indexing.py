@@ -112,7 +112,7 @@ def reduction_name(reduction: str) -> str:
     """Our name of an ONNX reduction."""
     names = {"none": "replace", "add": "sum", "mul": "prod", "max": "max", "min": "min"}
     if reduction not in names:
-        raise OptionError(f"reduction={reduction!r} is not supported; supported are {', '.join(names)}.")
+        raise OptionError(f"reduction={reduction!r} is not supported; supported: {', '.join(names)}.")
     return names[reduction]
 
 

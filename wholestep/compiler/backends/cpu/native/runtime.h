@@ -80,7 +80,7 @@ typedef struct {
   ws_input *inputs;
   const int64_t *order;                               /* WS_EXPLICIT: the row at each position of the epoch */
   const void *loss;                                   /* the loss of a step, float or double */
-  const void *refused;                                /* output that is nonzero if a step changed nothing, or NULL */
+  const void *refused;                                /* output that is nonzero if a step was skipped, or NULL */
   double *losses;                                     /* one per step done here */
   double *step_scalar;                                /* set to call->step before each prologue, or NULL */
   uint64_t order_seed, order_epoch;                   /* WS_SHUFFLED: as ws_order */
