@@ -56,7 +56,7 @@ def delegate(part: str, method: Callable[Concatenate[Any, P], R]) -> Callable[Co
 
 
 def delegate_overloaded(part: str, method: F) -> F:
-    """`delegate` for a method with overloads, which declare `self: Any`."""
+    """As `delegate`, for a method with overloads: those declare `self: Any`, so the type of the method is kept."""
 
     @wraps(method)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:

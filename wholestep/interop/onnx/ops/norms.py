@@ -131,7 +131,7 @@ def dropout(
 
 
 def _with_key(x: Tensor, rate: float, node: NodeContext) -> Tensor:
-    """Dropout of a file of ours: its random numbers are keyed by the name of the node."""
+    """Dropout in a file that Wholestep exported: its random numbers are keyed by the name of the node."""
     assert x.graph is not None
     scalar = x.graph.scalar(f"{node.name}.rate", rate)
     return Tensor(record("dropout", [x.node, scalar.node], at.DropoutAttrs(node.name)), x.graph)

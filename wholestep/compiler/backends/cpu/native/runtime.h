@@ -113,7 +113,7 @@ typedef struct {
   ws_entry_fn entry;
   ws_call *call;
   long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* dims: rows of part, before it, of the step; parts */
-  long *own_dim, *whole_dim;                          /* dims: rows of lower ranks in the part, and of all ranks */
+  long *own_dim, *whole_dim;                          /* dims: a part's rows on lower ranks, on all ranks */
   double *step_scalar;
   ws_input *inputs;
   const ws_copy *copies;
