@@ -88,7 +88,9 @@ def parser() -> argparse.ArgumentParser:
     wild.add_argument("--results", type=Path, help="a file of JSON lines: its rows are not measured, others are added")
     wild.add_argument("--wide", action="store_true", help="three steps of many architectures beside torch, untimed")
     wild.add_argument("--jobs", type=int, default=12, help="processes of --wide (default: %(default)s)")
-    wild.add_argument("--limit", type=float, default=90.0, help="seconds of a network of --wide (default: %(default)s)")
+    wild.add_argument(
+        "--limit", type=float, default=200.0, help="seconds of a first step, or of a network of --wide: %(default)s"
+    )
     wild.add_argument("--device", default="cuda", help="of --wide (default: %(default)s)")
     imported = commands.add_parser("zoo", help="networks that torch built, through ws.from_torch, against torch")
     imported.add_argument("networks", nargs="*", metavar="NETWORK", help=f"of {tuple(ZOO)} (default: all)")
@@ -159,7 +161,12 @@ def main() -> int:
             show = wide.show
         elif arguments.command == "cuda-zoo":
             how = on_one_gpu.Rounds(
-                arguments.rounds, arguments.seconds, arguments.peers, arguments.at_once, arguments.alone
+                arguments.rounds,
+                arguments.seconds,
+                arguments.peers,
+                arguments.at_once,
+                arguments.alone,
+                arguments.limit,
             )
             result = zoo_table.run(arguments.only, how, arguments.results)
             show = zoo_table.show
