@@ -13,8 +13,8 @@ from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TupleType, float32, float64
 from wholestep.compiler.passes.egraph.encode import Tables, encode
+from wholestep.compiler.passes.egraph.rules.compile import compile_rule
 from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, UNNAMED, recognition_rules, rules_of_instance
-from wholestep.compiler.passes.egraph.rules.query import compile_rule
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.rules.rule_set import INSTANCE_LAWS, LAWS
 from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decompose

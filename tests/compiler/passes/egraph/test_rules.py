@@ -9,8 +9,8 @@ from tests.compiler.passes.egraph.support.rule_cases import Case, run_in_own_dty
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32, float64
 from wholestep.compiler.passes.egraph.encode import Tables
+from wholestep.compiler.passes.egraph.rules.compile import compile_rule
 from wholestep.compiler.passes.egraph.rules.expression import Expression
-from wholestep.compiler.passes.egraph.rules.query import compile_rule
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, RuleScope
 from wholestep.compiler.passes.egraph.rules.rule_set import LAWS, rules_for
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Variable, parse

@@ -10,7 +10,8 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, Firing, Slot
 from wholestep.compiler.passes.egraph.encode import FULL, op_of
 from wholestep.compiler.passes.egraph.rebuild import live_classes
-from wholestep.compiler.passes.egraph.rules.query import CompiledRule, compile_rule
+from wholestep.compiler.passes.egraph.rules.compile import compile_rule
+from wholestep.compiler.passes.egraph.rules.query import CompiledRule
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable
 

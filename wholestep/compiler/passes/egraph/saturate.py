@@ -9,10 +9,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, WorkerTables, canonical
+from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, SaturatedTables, canonical
 from wholestep.compiler.passes.egraph.encode import Encoded
 from wholestep.compiler.passes.egraph.match import Candidates, Registers, bounds_of, environment, find_matches
-from wholestep.compiler.passes.egraph.rules.query import ALL, CompiledRule, compile_rules
+from wholestep.compiler.passes.egraph.rules.compile import compile_rules
+from wholestep.compiler.passes.egraph.rules.query import ALL, CompiledRule
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.tables import Row, Tables
 
@@ -175,7 +176,7 @@ class _Saturation:
                 del self.enabled[rule]
                 self.paused[rule] = done
 
-    def rows(self) -> WorkerTables:
+    def rows(self) -> SaturatedTables:
         """All rows and certificates."""
         find, arities = self.tables.find, self.tables.arities
         nodes: dict[ENode, int] = {}
@@ -190,7 +191,7 @@ class _Saturation:
             for certificate in self.certificates[rule.name]:
                 tensors = tuple([find(int(c)) for c in certificate[:n]])
                 firings[rule.name, tensors, certificate[n:]] = None
-        return WorkerTables(nodes, list(firings))
+        return SaturatedTables(nodes, list(firings))
 
 
 def _check_types(egraph: EGraph) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, WorkerTables, canonical
+from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, SaturatedTables, canonical
 from wholestep.compiler.passes.egraph.encode import Encoded
+from wholestep.compiler.passes.egraph.rules.compile import compile_rule
 from wholestep.compiler.passes.egraph.rules.expression import MOST_ABOVE, MOST_BELOW
-from wholestep.compiler.passes.egraph.rules.query import ANY_CLASS, Atom, CompiledRule, compile_rule
+from wholestep.compiler.passes.egraph.rules.query import ANY_CLASS, Atom, CompiledRule
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 
 Key = tuple[str, tuple[int, ...], tuple[Any, ...]]  # head, children, slots and type
@@ -147,5 +148,5 @@ def plainly_saturated(encoded: Encoded, rules: Sequence[Rule], rounds: int) -> E
         state.round(compiled)
     nodes = {ENode(head, rest[:-1], rest[-1], children): c for (head, children, rest), c in state.nodes.items()}
     firings = {(rule, tuple(map(state.find, tensors)), others) for rule, tensors, others in state.fired}
-    rows = WorkerTables(nodes, list(firings))
+    rows = SaturatedTables(nodes, list(firings))
     return canonical(encoded.terms, encoded.program, encoded.roots, encoded.definitions, rows)
