@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import warnings
 from collections.abc import Mapping
-from functools import cache
 
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import IRGraph
@@ -31,30 +28,9 @@ def plan_key(
 ) -> str:
     """The key of a build, computed from the traced graph, before any stage runs."""
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
-    egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # egglog's version affects the result
     limited = [] if limit is None else [limit.key]
     version = compiler_version(target.family)
-    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, version, *egglog, *limited)
-
-
-@cache
-def egglog_version() -> str:
-    """The installed version, without importing it.
-
-    It is in the name of the package's `.dist-info` folder; `importlib.metadata` takes twenty times as long and is the
-    fallback if there is no such folder.
-    """
-    for folder in sys.path:
-        with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
-            for entry in entries:
-                if entry.name.startswith("egglog-") and entry.name.endswith(".dist-info"):
-                    return entry.name.removeprefix("egglog-").removesuffix(".dist-info")
-    from importlib import metadata
-
-    try:
-        return metadata.version("egglog")
-    except metadata.PackageNotFoundError:
-        return "absent"
+    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, version, *limited)
 
 
 def find_plan(store: ContentStore, key: str) -> Plan | None:
