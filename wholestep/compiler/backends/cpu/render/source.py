@@ -110,7 +110,7 @@ def with_timestamps(statement: str, what: int, profile: bool) -> str:
     """A statement, with `profile` between time stamps that are recorded under a kernel's id."""
     if not profile:
         return statement
-    return f"{{ const long begun = ws_clock(); {statement} ws_note(id, {what}, begun); }}"
+    return f"{{ const int64_t begun = ws_now_ns(); {statement} ws_note(id, {what}, begun); }}"
 
 
 def pointer(buffer: Buffer, position: Mapping[int, int]) -> str:
