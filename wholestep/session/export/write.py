@@ -16,6 +16,7 @@ from wholestep.errors import OptionError
 from wholestep.nn.state.weights import save_arrays
 from wholestep.session.export.collect import collect
 from wholestep.session.export.manifest import manifest
+from wholestep.session.export.wasm import PORTABLE, compile_module, loader
 from wholestep.session.programs import Programs
 from wholestep.session.state_dict import state_dict
 
@@ -29,13 +30,13 @@ def write_folder(
     """Write the step of a session into a folder, as C source or as a WebAssembly module."""
     if to not in FORMS:
         raise OptionError(f"to={to!r}: expected one of {', '.join(map(repr, FORMS))}.")
-    step = collect(programs, target)
+    step = collect(programs, PORTABLE if to == "wasm" else target)
     block = lay_out(step)
     files = c_files(step, block)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in {**files, **_project(step, files)}.items():
+    for name, text in {**files, **(loader() if to == "wasm" else _project(step, files))}.items():
         path = folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     for name, entry in step.entries.items():
         for i, plan in enumerate(entry.plans):
@@ -44,6 +45,8 @@ def write_folder(
     (folder / MANIFEST).write_text(json.dumps(manifest(step, block, experiment), indent=1) + "\n")
     values, saved = state_dict(programs), {tensor.name for tensor in file_tensors(step)}
     save_arrays({name: array for name, array in values.items() if name in saved}, folder / WEIGHTS)
+    if to == "wasm":
+        compile_module(folder, step.target, compiled_files(files))
     return folder
 
 

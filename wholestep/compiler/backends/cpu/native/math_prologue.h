@@ -20,6 +20,22 @@ WS_INLINE ws_pair_f64 ws_product_f64(double x, double y) {
   return (ws_pair_f64){p, ((xh * yh - p) + (xh * yl + xl * yh)) + xl * yl};
 }
 
+WS_INLINE double ws_prologue_floor(double x) {
+  if (!(__builtin_fabs(x) < 0x1p52)) return x;
+  const double t = (double)(int64_t)x;
+  return __builtin_copysign(t > x ? t - 1.0 : t, x);
+}
+
+/* The remainder of x / y, exact: multiples of y are subtracted from the largest one on.  It has the sign of y. */
+WS_INLINE double ws_prologue_mod(double x, double y) {
+  double a = __builtin_fabs(x), b = __builtin_fabs(y), s = b;
+  if (!(a < __builtin_inf()) || !(b > 0)) return __builtin_nan("");
+  while (s <= 0.5 * a) s *= 2.0;
+  for (; a >= b; s *= 0.5) a -= s <= a ? s : 0.0;
+  const double r = x < 0 ? -a : a;
+  return r == 0 ? __builtin_copysign(0.0, y) : (r < 0) != (y < 0) ? r + y : r;
+}
+
 /* log(x) for finite x > 0, from 2 atanh(s) = 2s + s z (2/3 + 2/5 z + ...) with s = f / (2 + f), z = s^2; error 2^-65. */
 WS_INLINE ws_pair_f64 ws_log_pair_f64(double x) {
   const ws_split_f64 of = ws_split_of_f64(x);
@@ -47,22 +63,23 @@ WS_INLINE double ws_exp_of_pair_f64(double x, double low) {
   const double a = c - n * WS_LN2_HI_f64, b = n * WS_LN2_LO_f64, r = a - b, rest = ((a - r) - b) + low;
   double p = 1.0;
   for (int k = 14; k >= 3; k--) p = p * r / k + 1.0;
-  const double core = (0.5 * (r * r) * p + rest) + r;
+  const double square = 0.5 * (r * r) * p, core = (square + rest * (1.0 + r + square)) + r;
   return x < WS_EXP_MIN_f64 ? 0.0 : ws_scale_f64(1.0 + core, t, c > 0);
 }
 
 WS_INLINE double ws_prologue_pow(double x, double y) {
-  const double a = __builtin_fabs(x), whole = ws_whole_f64(y), half = 0.5 * y;
+  const double a = __builtin_fabs(x), whole = ws_prologue_floor(y), half = 0.5 * y;
   const double bounded = a > 0 && a < __builtin_inf() ? a : 1.0;
   const ws_pair_f64 l = ws_log_pair_f64(bounded);
-  const double steep = y > 0x1p62 ? 0x1p62 : y < -0x1p62 ? -0x1p62 : y; /* no infinities in the products */
+  const double steep = y > 0x1p80 ? 0x1p80 : y < -0x1p80 ? -0x1p80 : y; /* no infinities in the products */
   const ws_pair_f64 p = ws_product_f64(l.high, steep);
-  double r = ws_exp_of_pair_f64(p.high, p.low + l.low * steep);
+  const double rest = __builtin_fabs(p.high) < 1000.0 ? p.low + l.low * steep : 0.0;
+  double r = ws_exp_of_pair_f64(p.high, rest);
   if (a == 0) r = y > 0 ? 0.0 : __builtin_inf();
   if (a == __builtin_inf()) r = y > 0 ? __builtin_inf() : 0.0;
   if (x != x || y != y) r = __builtin_nan("");
   if (x < 0 && a < __builtin_inf() && whole != y) r = __builtin_nan("");
-  if (whole == y && ws_whole_f64(half) != half) r = __builtin_copysign(r, x);
+  if (whole == y && ws_prologue_floor(half) != half) r = __builtin_copysign(r, x);
   return y == 0 || x == 1.0 || (x == -1.0 && (y == __builtin_inf() || y == -__builtin_inf())) ? 1.0 : r;
 }
 
@@ -74,7 +91,7 @@ WS_INLINE double ws_prologue_sine(double x, int64_t quarter) {
   double s = 1.0, k = 1.0;
   for (int i = 18; i >= 4; i -= 2) s = 1.0 - s * z / (i * (i + 1)), k = 1.0 - k * z / ((i + 1) * (i + 2));
   s = r - r * z * s / 6.0;
-  k = 1.0 - (0.5 * z - z * z * (1.0 - z * k / 30.0) / 24.0);
+  k = 1.0 - (0.5 * z - z * z * k / 24.0);
   const int64_t turn = ws_bits_f64(t) + quarter;
   const double y = turn & 1 ? k : s;
   return turn & 2 ? -y : y;

@@ -90,7 +90,7 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> CSource:
         )
     notes = '#include "profile.h"\n\n' if profile else ""
     barrier = with_timestamps("call->api->barrier();", BARRIER, profile)
-    begin = prelude(["ws.h", "reduce.h", "turn.h", *headers(plan)])
+    begin = prelude(["ws.h", "reduce.h", "turn.h", "math_prologue.h", *headers(plan)])
     host = "\n\n".join([prologue(plan, prefix), refresh(plan, prefix)])
     return CSource(begin, tuple(texts), notes + entry(plan, calls, prefix, barrier), host)
 

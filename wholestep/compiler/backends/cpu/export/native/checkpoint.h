@@ -84,19 +84,23 @@ static int is_text(const char *from, const char *to, const char *text) {
   return !*text;
 }
 
-/* The fields of a tensor: `fits` is whether dtype and shape are those of `t`. */
-static const char *read_fields(const char *s, const char *end, const ws_file_tensor *t, int *fits, uint64_t range[2]) {
+/* What a file says of a tensor.  A scalar may be an integer, as Python writes those that are. */
+typedef struct { int fits, is_integer; uint64_t first, last; } file_fields;
+
+static const char *read_fields(const char *s, const char *end, const ws_file_tensor *t, file_fields *f) {
   int fields = 0;
   for (s = skip_char(s, end, '{'); s; s = skip_char(s, end, ',')) {
     const char *key = s, *after = skip_string(s, end), *value = after ? skip_char(after, end, ':') : 0;
     if (!value) return 0;
     s = skip_value(value, end);
     if (!s) return 0;
-    if (is_text(key, after, "\"dtype\"")) fields |= 1, *fits &= is_text(value, s, t->dtype);
-    else if (is_text(key, after, "\"shape\"")) fields |= 2, *fits &= is_text(value, s, t->shape);
+    if (is_text(key, after, "\"dtype\"")) {
+      fields |= 1, f->is_integer = t->kind == WS_FILE_SCALAR && is_text(value, s, "\"I64\"");
+      f->fits &= f->is_integer || is_text(value, s, t->dtype);
+    } else if (is_text(key, after, "\"shape\"")) fields |= 2, f->fits &= is_text(value, s, t->shape);
     else if (is_text(key, after, "\"data_offsets\"")) {
-      const char *number = read_number(skip_char(value, s, '['), s, &range[0]);
-      number = number ? read_number(skip_char(number, s, ','), s, &range[1]) : 0;
+      const char *number = read_number(skip_char(value, s, '['), s, &f->first);
+      number = number ? read_number(skip_char(number, s, ','), s, &f->last) : 0;
       if (!number) return 0;
       fields |= 4;
     }
@@ -114,6 +118,14 @@ static const ws_file_tensor *file_tensor_named(const char *from, const char *to)
   return 0;
 }
 
+static void take(void *block, const ws_file_tensor *t, void *data, int is_integer) {
+  copy_file_tensor(block, t, data, 0);
+  if (!is_integer) return;
+  int64_t integer;
+  memcpy(&integer, data, 8);
+  ((head *)block)->scalars[t->number] = (double)integer;
+}
+
 /* Go through a file; with `write` take its tensors.  Returns how many are ours, or an error. */
 static int read_file(void *block, const char *file, uint64_t bytes, int write) {
   uint64_t length;
@@ -126,12 +138,11 @@ static int read_file(void *block, const char *file, uint64_t bytes, int write) {
     const char *key = s, *after = skip_string(key, end), *value = after ? skip_char(after, end, ':') : 0;
     if (!value) return WS_BAD_FILE;
     const ws_file_tensor *t = file_tensor_named(key, after);
-    uint64_t range[2] = {0, 0};
-    int fits = 1;
-    s = t ? read_fields(value, end, t, &fits, range) : skip_value(value, end);
-    if (!s || range[0] > range[1] || range[1] > bytes - 8 - length) return WS_BAD_FILE;
-    if (t && (!fits || range[1] - range[0] != (uint64_t)t->bytes)) return WS_BAD_TENSOR;
-    if (t && write) copy_file_tensor(block, t, at(end, (long)range[0]), 0);
+    file_fields f = {.fits = 1};
+    s = t ? read_fields(value, end, t, &f) : skip_value(value, end);
+    if (!s || f.first > f.last || f.last > bytes - 8 - length) return WS_BAD_FILE;
+    if (t && (!f.fits || f.last - f.first != (uint64_t)t->bytes)) return WS_BAD_TENSOR;
+    if (t && write) take(block, t, at(end, (long)f.first), f.is_integer);
     count += t != 0;
     if (skip_char(s, end, '}')) return count;
   }
