@@ -1,7 +1,8 @@
 /* Runs one step of a plan as a program of its own: reads what a step is given from a file, writes the buffers to another.
 
-   The file: threads, times, fence, bytes of the arena and of a thread's workspace, slots of the prologue, seed, step; then
-   dimensions, scalars and buffers, each list after its length, each buffer after its bytes; numbers have 8 bytes. */
+   The file: threads, fence, bytes of the arena and of a thread's workspace, slots of the prologue, seed, step; dimensions
+   and scalars, each after their number; the number of buffers, the bytes of each, and their content.  Numbers have 8
+   bytes. */
 #include "runtime.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static void write_bytes(const void *from, size_t bytes) {
 int main(int count, char **names) {
   if (count != 3 || !(file = fopen(names[1], "rb"))) return 1;
   ws_call call = {.api = &ws_api_table};
-  const int threads = (int)number(), times = (int)number();
+  const int threads = (int)number();
   const size_t fence = (size_t)number(), arena = (size_t)number() + fence;
   call.work_bytes = (long)number();
   const size_t work = (size_t)threads * (size_t)call.work_bytes + fence;
@@ -50,17 +51,16 @@ int main(int count, char **names) {
   const size_t buffers = (size_t)number();
   void **const at = poisoned(buffers * sizeof *at);
   size_t *const bytes = poisoned(buffers * sizeof *bytes);
-  for (size_t i = 0; i < buffers; i++) bytes[i] = (size_t)number(), at[i] = read_bytes(bytes[i]);
+  for (size_t i = 0; i < buffers; i++) bytes[i] = (size_t)number();
+  for (size_t i = 0; i < buffers; i++) at[i] = read_bytes(bytes[i]);
   call.buffers = at;
   fclose(file);
 
   ws_add_double(&ws_api_table), ws_add_half(&ws_api_table);
   ws_refresh(&call);
   const ws_step_call step = {.prologue = ws_prologue, .entry = ws_entry, .call = &call, .threads = threads};
-  for (int i = 0; i < times; i++) {
-    const int error = ws_step(&step);
-    if (error) return 100 + error;
-  }
+  const int error = ws_step(&step);
+  if (error) return 100 + error;
   if (!(file = fopen(names[2], "wb"))) return 4;
   for (size_t i = 0; i < buffers; i++) write_bytes(at[i], bytes[i]);
   write_bytes(call.arena, arena), write_bytes(call.work, work);
