@@ -5,9 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import io
-import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,32 +12,11 @@ import pytest
 from safetensors.numpy import load, save
 
 import wholestep as ws
+from tests.web.node import needs_node, packed, run, unpacked
 from wholestep.data.files import read_frame
 from wholestep.errors import WholestepError
 
-HERE = Path(__file__).parent
-CORE = Path(ws.__file__).parent / "export" / "page" / "core"
-NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None, reason="the page's modules run in Node; install it: apt install nodejs")
-ARRAYS = {"Float32Array": np.float32, "Float64Array": np.float64, "Int32Array": np.int32, "Uint8Array": np.uint8}
-
-
-def run(*cases: tuple[object, ...]) -> list[dict]:
-    """The values or errors of `(name, *arguments)`, in one Node process."""
-    assert NODE is not None
-    text = json.dumps([[name, args] for name, *args in cases])
-    done = subprocess.run([NODE, HERE / "cases.mjs", CORE], input=text.encode(), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    return json.loads(done.stdout)
-
-
-def packed(data: bytes | str) -> str:
-    return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
-
-
-def unpacked(stored: dict) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(stored["data"]), ARRAYS[stored["kind"]]).reshape(stored["shape"])
-
+pytestmark = needs_node
 
 FILES = {
     "plain": "a,b\n1,x\n2,y\n",
@@ -166,7 +142,9 @@ def test_tables_are_encoded_as_in_python(tmp_path, options):
         for name, array in expected.items():
             ours = unpacked(result["value"][name])
             assert ours.dtype == array.dtype
-            np.testing.assert_array_max_ulp(ours, array, 1) if name == "x" else np.testing.assert_array_equal(ours, array)
+            np.testing.assert_array_max_ulp(ours, array, 1) if name == "x" else np.testing.assert_array_equal(
+                ours, array
+            )
         np.testing.assert_array_equal(unpacked(target["value"]), encoding.target.encode(frame["label"]))
 
 
