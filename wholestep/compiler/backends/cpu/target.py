@@ -43,17 +43,19 @@ PORTABLE = Target(
 )
 AVX2 = replace(PORTABLE, name="cpu/avx2")
 AVX512 = replace(PORTABLE, name="cpu/avx512")
+NEON = replace(PORTABLE, name="cpu/neon")
 AVX512BF16 = replace(AVX512, name="cpu/avx512bf16", dtypes=MappingProxyType({**PORTABLE.dtypes, "bfloat16": "float32"}))
-ORDER = (AVX512BF16, AVX512, AVX2, PORTABLE)  # best first
+ORDER = (AVX512BF16, AVX512, AVX2, NEON, PORTABLE)  # best first
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in ORDER})
 
-# The names in /proc/cpuinfo of the features that a target's code needs.
+# The features that a target's code needs, by Linux's names.
 _AVX2 = frozenset({"avx2", "fma"})
 _AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512bw"}
 NEEDS: Mapping[str, frozenset[str]] = {
     AVX512BF16.name: _AVX512 | {"avx512_bf16"},
     AVX512.name: _AVX512,
     AVX2.name: _AVX2,
+    NEON.name: frozenset({"asimd"}),
     PORTABLE.name: frozenset(),
 }
 

@@ -14,7 +14,6 @@ import numpy as np
 from wholestep.compiler.backend import IndexRefusedError
 from wholestep.compiler.backends.cpu.runtime.compiler import (
     EVERY_FLAG,
-    LIBRARY_HEADERS,
     NATIVE,
     OBJECT_SUFFIX,
     PARTS,
@@ -23,6 +22,7 @@ from wholestep.compiler.backends.cpu.runtime.compiler import (
     compile_counter,
     find_compiler,
     flags_of,
+    native_texts,
     run_compiler,
 )
 from wholestep.compiler.ir.semantics import random
@@ -330,9 +330,8 @@ def check(error: int, threads: int) -> None:
 
 
 def library_sources(part: str = "") -> dict[str, str]:
-    """The text of every source file of the library, or of one of its parts, by name."""
-    compiled = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - NO_LIBRARY
-    names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h", "philox.h", "group.h"} | ({INCLUDED} if part else set())
+    """The text of every file that is compiled for the library, or for one of its parts, by name."""
+    names = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - NO_LIBRARY
     order = sorted(names, key=lambda name: (name != INCLUDED, name))  # the slowest file is compiled first
     return {name: (NATIVE / name).read_text() for name in order}
 
@@ -340,10 +339,9 @@ def library_sources(part: str = "") -> dict[str, str]:
 def build_library(cache: ContentStore, compiler: CCompiler, target: str, part: str = "") -> Path:
     """The shared object of the library for a target by name, or of one of its parts, cached."""
     sources = library_sources(part)
-    texts = [text for pair in sources.items() for text in pair]
+    texts = [*(text for pair in sources.items() for text in pair), (NATIVE / INCLUDED).read_text(), *native_texts()]
     key = key_of("library", part, *texts, *EVERY_FLAG, *flags_of(target), compiler.fingerprint)
-    compiled = {name: text for name, text in sources.items() if not part or name != INCLUDED}
-    return cache.get_or_compute(key, OBJECT_SUFFIX, lambda: run_compiler(compiler, target, compiled))
+    return cache.get_or_compute(key, OBJECT_SUFFIX, lambda: run_compiler(compiler, target, sources))
 
 
 _loaded: dict[str, Library] = {}  # by target name: products of `cpu/portable` have other bits than the others'
