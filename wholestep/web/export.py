@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wholestep.data.loader import DataLoader
     from wholestep.train import Trainer
 
+PORTABLE = "cpu/portable"  # the target whose bits the module computes
 EXAMPLE_BYTES = 8 << 20  # of the rows that a page has as an example, before compression
 PREVIEW = 5  # rows of a table that the page shows
 
@@ -58,6 +59,7 @@ def export_page(
         raise OptionError(f"rows={rows!r}: expected an integer of at least 1, or None.")
     if not isinstance(experiment.model, Module):
         raise UsageError("a page trains a ws.nn.Module; received a @ws.step function. Export that with to='wasm'.")
+    experiment = experiment.having({"device": PORTABLE})
     trainer, loader = experiment.trainer()
     with tempfile.TemporaryDirectory() as folder:
         step = Path(trainer.session.export(folder, to="wasm"))

@@ -150,7 +150,14 @@ def test_the_example_trains(pair: Any, tmp_path: Path) -> None:
         array.tofile(tmp_path / name)
     session = network_session()
     subprocess.run(["gcc", "main.c", *sorted(folder.glob("*.o")), "-o", "train"], cwd=folder, check=True)
-    command = [folder / "train", folder / "weights.safetensors", "2", tmp_path / "out", tmp_path / "x", tmp_path / "labels"]
+    command = [
+        folder / "train",
+        folder / "weights.safetensors",
+        "2",
+        tmp_path / "out",
+        tmp_path / "x",
+        tmp_path / "labels",
+    ]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     losses = [float(line.split()[1]) for line in lines if line.startswith("loss")]
     np.testing.assert_array_equal(losses, session.run(data, epochs=2))
@@ -173,7 +180,9 @@ def test_what_cannot_be_exported_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("target", ["cpu/portable", "cpu/avx2"])
-@pytest.mark.parametrize("options", [{"accumulate": 3}, {"optimizer": ws.SGD(momentum=0.9), "schedule": None, "nonfinite": "skip"}])
+@pytest.mark.parametrize(
+    "options", [{"accumulate": 3}, {"optimizer": ws.SGD(momentum=0.9), "schedule": None, "nonfinite": "skip"}]
+)
 def test_micro_batches_and_skipped_updates(tmp_path: Path, target: str, options: dict[str, Any]) -> None:
     session, step, data = exported(tmp_path, target, **options)
     batch = 32 * options.get("accumulate", 1)

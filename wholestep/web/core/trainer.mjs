@@ -1,17 +1,20 @@
 // Training in a Web Worker: epochs in slices between which messages are read, so that a run can be stopped.
 import { DataError } from "./errors.mjs";
-import { inputNames, selectRows } from "./dataset.mjs";
+import { inputNames } from "./dataset.mjs";
 import { confusion, errorsOf, largestOf } from "./measures.mjs";
 import { readSafetensors, writeSafetensors } from "./safetensors.mjs";
 
 const SLICE = 40; // milliseconds between two reports
 const MOST_POINTS = 2000; // of a residual plot
 
+const arraysOf = (inputs, names = Object.keys(inputs)) => Object.fromEntries(names.map((name) => [name, inputs[name].data]));
+
 export class Trainer {
   // step: the compiled program; post: receives messages for the page
   constructor(step, spec, post) {
     Object.assign(this, { step, spec, post });
     this.first = step.save();
+    this.slice = 1; // updates between two reports
     this.clear();
   }
 
@@ -58,18 +61,19 @@ export class Trainer {
     const { step, train } = this;
     const batch = this.spec.settings.batch, shuffle = this.spec.settings.shuffle, epoch = step.epoch;
     this.before ??= step.save();
-    step.setData(train.inputs, train.rows);
-    let steps = 1, done = 0;
+    step.setData(arraysOf(train.inputs), train.rows);
+    let done = 0;
     while (this.running && this.position < train.rows) {
       const start = performance.now();
-      const losses = step.run({ batch, shuffle, position: this.position, steps });
+      const losses = step.run({ batch, shuffle, position: this.position, steps: this.slice });
       const first = this.position;
       losses.forEach((loss, i) => (this.sum += loss * Math.min(batch, train.rows - first - i * batch)));
       this.position = Math.min(first + losses.length * batch, train.rows);
       done += this.position - first;
       if (step.refused || !Number.isFinite(this.sum)) this.#refuse(epoch, first / batch + losses.length);
       const time = performance.now() - start;
-      steps = Math.max(1, Math.min(Math.round((steps * SLICE) / Math.max(time, 0.1)), 4 * steps));
+      const fitting = Math.round((losses.length * SLICE) / Math.max(time, 0.1));
+      this.slice = Math.max(1, Math.min(fitting, 4 * this.slice));
       this.post({
         kind: "progress", epoch, epochs, position: this.position, rows: train.rows, loss: this.sum / this.position,
         rate: (trained + done) / Math.max((performance.now() - began) / 1000, 1e-3),
@@ -82,7 +86,7 @@ export class Trainer {
 
   #end(epoch) {
     const loss = this.sum / this.train.rows;
-    const logs = { loss, ...this.step.metrics(0) };
+    const logs = { loss, ...this.step.metrics() };
     if (this.validation) {
       const held = this.evaluate();
       for (const [name, value] of Object.entries({ loss: held.loss, ...held.metrics })) logs[`val_${name}`] = value;
@@ -107,7 +111,7 @@ export class Trainer {
 
   // The loss and the metrics of the validation rows.
   evaluate() {
-    this.step.setData(this.validation.inputs, this.validation.rows);
+    this.step.setData(arraysOf(this.validation.inputs), this.validation.rows);
     return this.step.evaluate();
   }
 
@@ -128,24 +132,10 @@ export class Trainer {
     return { counts: confusion(Array.from(actual, Math.round), predicted, count) };
   }
 
-  // The model's first output for rows of inputs, part by part.
+  // The model's first output for rows of inputs.
   predict(inputs, rows) {
-    const most = this.spec.manifest.programs.predict.batch;
-    const names = inputNames(this.spec).predicted;
-    const arrays = Object.fromEntries(names.map((name) => [name, inputs[name]]));
-    const parts = [];
-    for (let first = 0; first < rows; first += most) {
-      const count = Math.min(most, rows - first);
-      const part = selectRows({ inputs: arrays }, Array.from({ length: count }, (_, i) => first + i)).inputs;
-      parts.push(Object.values(this.step.predict(part, count))[0]);
-    }
-    const out = new Float64Array(parts.reduce((sum, part) => sum + part.length, 0));
-    let at = 0;
-    for (const part of parts) {
-      out.set(part, at);
-      at += part.length;
-    }
-    return out;
+    const outputs = this.step.predict(arraysOf(inputs, inputNames(this.spec).predicted), rows);
+    return Float64Array.from(Object.values(outputs)[0], Number);
   }
 
   // A checkpoint: the states of the program, and in its header what Python needs to continue the run.
@@ -165,11 +155,13 @@ export class Trainer {
 
   restore(path, file) {
     const { metadata } = readSafetensors(path, file);
+    let why = "it has none of its arrays";
     try {
-      this.step.load(file);
+      if (this.step.load(file) > 0) why = "";
     } catch (error) {
-      throw new DataError(`${path} does not fit this model: ${error.message} Take a checkpoint of this experiment.`);
+      why = error.message;
     }
+    if (why) throw new DataError(`${path} does not fit this model: ${why}. Open a checkpoint of this experiment.`);
     const { history, position } = JSON.parse(metadata["wholestep.run"] ?? "{}");
     this.clear();
     this.history = history?.epochs ?? [];
