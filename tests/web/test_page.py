@@ -1,4 +1,4 @@
-"""A page in headless Chromium: train, stop, continue, drop files, predict, download; Python continues the checkpoint."""
+"""A page in headless Chromium: train, stop, continue, drop files, predict, download; then Python continues."""
 
 from __future__ import annotations
 

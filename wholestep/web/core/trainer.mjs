@@ -5,6 +5,7 @@ import { confusion, errorsOf, largestOf } from "./measures.mjs";
 import { readSafetensors, writeSafetensors } from "./safetensors.mjs";
 
 const SLICE = 40; // milliseconds between two reports
+const PICTURE = 500; // milliseconds between two predictions of the validation rows
 const MOST_POINTS = 2000; // of a residual plot
 
 const arraysOf = (inputs, names = Object.keys(inputs)) => Object.fromEntries(names.map((name) => [name, inputs[name].data]));
@@ -15,11 +16,13 @@ export class Trainer {
     Object.assign(this, { step, spec, post });
     this.first = step.save();
     this.slice = 1; // updates between two reports
+    this.reported = this.pictured = 0; // times of the last report and of the last predictions
     this.clear();
   }
 
   clear() {
     this.history = [];
+    this.finished = []; // epochs that were not reported yet
     this.begin();
     this.running = false;
   }
@@ -49,7 +52,19 @@ export class Trainer {
       }
     } finally {
       this.running = false;
+      this.#report(epochs, trained, began);
+      if (this.validation) this.post({ kind: "measured", ...this.measure() });
     }
+  }
+
+  // Report the position and the epochs since the last report.
+  #report(epochs, trained, began) {
+    const { position, train, finished } = this;
+    const rate = trained / Math.max((performance.now() - began) / 1000, 1e-3);
+    const loss = position ? this.sum / position : (this.history.at(-1)?.avg_loss ?? NaN);
+    this.post({ kind: "progress", epoch: this.step.epoch, epochs, position, rows: train.rows, loss, rate, finished });
+    this.finished = [];
+    this.reported = performance.now();
   }
 
   stop() {
@@ -74,13 +89,11 @@ export class Trainer {
       const time = performance.now() - start;
       const fitting = Math.round((losses.length * SLICE) / Math.max(time, 0.1));
       this.slice = Math.max(1, Math.min(fitting, 4 * this.slice));
-      this.post({
-        kind: "progress", epoch, epochs, position: this.position, rows: train.rows, loss: this.sum / this.position,
-        rate: (trained + done) / Math.max((performance.now() - began) / 1000, 1e-3),
-      });
+      if (this.position >= train.rows) this.#end(epoch);
+      if (performance.now() - this.reported >= SLICE) this.#report(epochs, trained + done, began);
       await breathe();
+      if (step.epoch > epoch) break;
     }
-    if (this.position >= train.rows) this.#end(epoch);
     return done;
   }
 
@@ -95,8 +108,11 @@ export class Trainer {
     const steps = Math.ceil(this.train.rows / this.spec.settings.batch);
     this.history.push({ epoch, avg_loss: loss, steps, logs: known, partial: false });
     this.begin();
-    this.post({ kind: "epoch", epoch, logs: known });
-    if (this.validation) this.post({ kind: "measured", ...this.measure() });
+    this.finished.push({ epoch, ...known });
+    if (this.validation && performance.now() - this.pictured >= PICTURE) {
+      this.post({ kind: "measured", ...this.measure() });
+      this.pictured = performance.now();
+    }
   }
 
   #refuse(epoch, updates) {

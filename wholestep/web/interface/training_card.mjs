@@ -3,6 +3,9 @@ import { byId, fill, formatted, make, plural, showError, tableOf, titled } from 
 import { curves, matrix, residuals } from "./charts.mjs";
 
 const RATE = "optimizer.lr";
+const REDRAW = 100; // milliseconds between two drawings
+const MOST_POINTS = 400; // of a curve
+const MOST_ROWS = 100; // of the table of epochs
 
 export class TrainingCard {
   constructor(spec, engine) {
@@ -72,6 +75,7 @@ export class TrainingCard {
       showError("train-error", error);
       [this.part, this.goal] = [0, this.epoch];
     }
+    this.#show();
     this.#state(false);
     const done = this.epoch >= this.goal;
     byId("train-status").textContent = done ? `Finished after epoch ${this.epoch}` : "Stopped";
@@ -108,23 +112,28 @@ export class TrainingCard {
   }
 
   report(message) {
-    if (message.kind === "progress") this.#progress(message);
-    if (message.kind === "measured") this.measured(message);
-    if (message.kind === "epoch") {
-      this.epoch = message.epoch + 1;
-      this.history.push({ epoch: message.epoch, ...message.logs });
-      this.#tiles(message.logs);
-      this.draw();
-    }
+    if (message.kind === "measured") return this.measured(message);
+    this.#progress(message);
+    if (!message.finished.length) return;
+    this.history.push(...message.finished);
+    this.epoch = this.history.at(-1).epoch + 1;
+    this.timer ??= setTimeout(() => this.#show(), REDRAW);
+  }
+
+  // Draw what was reported since the last drawing.
+  #show() {
+    clearTimeout(this.timer);
+    this.timer = null;
+    if (this.history.length) this.#tiles(this.history.at(-1));
+    this.draw();
   }
 
   #progress({ epoch, epochs, position, rows, loss, rate }) {
     const start = this.goalStart ?? 0;
-    const share = (epoch - start + position / rows) / Math.max(1, epochs - start);
     const left = ((epochs - epoch) * rows - position) / rate;
-    byId("progress").value = share;
+    byId("progress").value = (epoch - start + position / rows) / Math.max(1, epochs - start);
     byId("progress-text").textContent =
-      `Epoch ${epoch + 1} of ${epochs} · loss ${formatted(loss)} · ${Math.round(rate).toLocaleString("en")} rows/s` +
+      `Epoch ${Math.min(epoch + 1, epochs)} of ${epochs} · loss ${formatted(loss)} · ${Math.round(rate).toLocaleString("en")} rows/s` +
       (left > 1 ? ` · ${duration(left)} left` : "");
   }
 
@@ -143,7 +152,7 @@ export class TrainingCard {
 
   #tiles(logs) {
     const shown = Object.entries(logs).filter(([name, value]) => name.startsWith("val_") && typeof value === "number");
-    const rest = shown.length ? shown : Object.entries(logs);
+    const rest = shown.length ? shown : Object.entries(logs).filter(([name]) => name !== "epoch");
     fill(byId("tiles"), rest.map(([name, value]) => make("div", {}, make("dt", {}, titled(name)), make("dd", { "data-log": name }, formatted(value)))));
   }
 
@@ -151,6 +160,7 @@ export class TrainingCard {
     const place = byId("picture");
     if (counts) fill(place, matrix(counts, this.spec.classes.map(String)));
     if (points) {
+      this.errors = errors;
       fill(place, residuals(points));
       for (const [name, text] of [["r2", "R²"], ["mae", "Mean abs. error"]]) {
         byId("tiles").querySelector(`[data-log="${name}"]`)?.parentElement.remove();
@@ -161,15 +171,17 @@ export class TrainingCard {
 
   draw() {
     const names = Object.keys(this.history[0] ?? { loss: 0 }).filter((name) => name !== "epoch" && !name.startsWith("val_"));
-    const points = (name) => this.history.filter((row) => typeof row[name] === "number").map((row) => [row.epoch + 1, row[name]]);
+    const every = Math.ceil(this.history.length / MOST_POINTS);
+    const shown = this.history.filter((_, i) => (this.history.length - 1 - i) % every === 0);
+    const points = (name) => shown.filter((row) => typeof row[name] === "number").map((row) => [row.epoch + 1, row[name]]);
     const charts = names.map((name) => {
-      const both = [name, `val_${name}`].filter((one) => one === name || this.history.some((row) => one in row));
+      const both = [name, `val_${name}`].filter((one) => one === name || one in this.history.at(-1));
       return curves(titled(name), both.map((one) => ({ name: one === name ? "training" : "validation", points: points(one) })), { log: name === "loss" && byId("log").checked });
     });
     fill(byId("charts"), charts);
     byId("numbers").hidden = !this.history.length;
     const columns = Object.keys(this.history.at(-1) ?? {});
-    fill(byId("history"), this.history.length ? tableOf(columns.map(titled), this.history.slice(-100).map((row) => columns.map((name) => (name === "epoch" ? row.epoch + 1 : row[name])))) : []);
+    fill(byId("history"), this.history.length ? tableOf(columns.map(titled), this.history.slice(-MOST_ROWS).map((row) => columns.map((name) => (name === "epoch" ? row.epoch + 1 : row[name])))) : []);
   }
 
   // The history as CSV, as ws.callbacks.CSVLogger writes it.
