@@ -8,7 +8,20 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import adamw, epochs, estimators, harness, kernels, metrics, optimizers, overhead, tables, workers, zoo
+from benchmarks import (
+    adamw,
+    epochs,
+    estimators,
+    harness,
+    kernels,
+    metrics,
+    optimizers,
+    overhead,
+    tables,
+    wasm,
+    workers,
+    zoo,
+)
 from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
@@ -69,6 +82,9 @@ def parser() -> argparse.ArgumentParser:
     fitted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     fitted.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     fitted.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
+    module = commands.add_parser("wasm", help="a step as a WebAssembly module in Node against one AVX2 thread")
+    module.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    module.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     on_gpu = commands.add_parser("cuda", help="training steps on one GPU against torch and JAX there")
     on_gpu.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(GPU_CASES)} (default: all)")
     on_gpu.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -185,6 +201,9 @@ def main() -> int:
             check_threads(arguments.threads)
             result = estimators.run(arguments.rounds, arguments.threads)
             show = tables.show_estimators
+        elif arguments.command == "wasm":
+            result = {name: wasm.measure(name, arguments.rounds) for name in wasm.NETWORKS}
+            show = wasm.show
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
             result = metrics.run(arguments.threads)

@@ -88,7 +88,7 @@ def test_what_is_no_device_is_told_with_what_is(text: Any, match: str) -> None:
 
 def test_a_cpu_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_target, "available_targets", lambda: (PORTABLE,))
-    monkeypatch.setattr(cpu_target, "_cpu_features", lambda: frozenset({"sse2", "fma"}))
+    monkeypatch.setattr(cpu_target.platforms, "processor_features", lambda: frozenset({"sse2", "fma"}))
     match = (
         r"device='cpu/avx2': this machine cannot run it, it lacks avx2\. Supported here: 'cpu/portable'; "
         r"device='cpu' selects the first\. To plan for it without running: device='null:cpu/avx2'"

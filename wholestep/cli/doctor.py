@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from wholestep import platforms
 from wholestep.errors import OptionError, WholestepError
 
 OTHERS = ("egglog", "safetensors", "matplotlib", "rich", "typer")
@@ -51,7 +52,7 @@ def rows() -> list[tuple[str, Callable[[], str]]]:
         ("others", _others),
         ("device", _device),
         ("target", _target),
-        ("cores", lambda: f"{_cores()} of {os.cpu_count()} may be used"),
+        ("cores", lambda: f"{platforms.cores()} of {os.cpu_count()} may be used"),
         ("threads", _threads),
         ("compiler", _compiler),
         ("gpu", _gpu),
@@ -74,10 +75,6 @@ def _others() -> str:
         except metadata.PackageNotFoundError:
             versions.append(f"{name} is missing")
     return ", ".join(versions)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _device() -> str:

@@ -15,7 +15,7 @@ from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.errors import GraphError, OptionError, UsageError
 from wholestep.metrics import Metric
 from wholestep.metrics.accuracy import Accuracy
-from wholestep.metrics.means import Mean, RMSE
+from wholestep.metrics.means import RMSE, Mean
 from wholestep.session.building.plans import Plans
 from wholestep.session.metrics import EntryMetrics
 from wholestep.session.programs import Programs
@@ -90,7 +90,8 @@ def _target_named(target: str | None, programs: Programs) -> str:
         raise OptionError(f"target={target!r}: expected one of {names}.")
     if TARGETS[target].dtypes != own.dtypes:
         raise OptionError(
-            f"target={target!r}: this session computes half types as {own.name!r} does. Build it with device={target!r}."
+            f"target={target!r}: this session computes half types as {own.name!r} does. Build it with "
+            f"device={target!r}."
         )
     return target
 

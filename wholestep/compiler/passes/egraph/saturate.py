@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from wholestep import platforms
 from wholestep.compiler.passes.egraph import worker
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, WorkerTables, canonical
 from wholestep.compiler.passes.egraph.encode import FULL, Encoded
@@ -216,7 +217,7 @@ def _forget_the_worker() -> None:
         _the_worker = None
 
 
-os.register_at_fork(after_in_child=_forget_the_worker)
+platforms.after_fork(_forget_the_worker)
 
 
 def _line(message: Mapping[str, Any]) -> bytes:

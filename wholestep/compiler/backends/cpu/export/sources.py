@@ -86,7 +86,7 @@ def _header(step: ExportedStep, block: Block) -> str:
 
 
 def _enum(kind: str, names: Iterable[str]) -> str:
-    """The numbers of tensors as constants; a name that is no identifier has underscores, and its number if ambiguous."""
+    """The numbers of tensors as constants: names with underscores, and with their number if two are alike."""
     constants: dict[str, int] = {}
     for i, name in enumerate(names):
         constant = f"WS_{kind}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}"

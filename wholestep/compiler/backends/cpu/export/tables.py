@@ -20,9 +20,9 @@ from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
 
 KINDS = {"float32": "FLOAT", "float64": "DOUBLE", "int32": "INT32", "int64": "INT64", "uint8": "BYTE", "bool": "BYTE"}
 FILE_TYPES = {
-    **{"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "uint8": "U8", "bool": "BOOL"},
-    **{"bfloat16": "BF16", "float16": "F16"},
-}
+    "float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "uint8": "U8", "bool": "BOOL",
+    "bfloat16": "BF16", "float16": "F16",
+}  # fmt: skip
 SESSION = "session/"  # counters and runtime scalars in a state dict
 UPDATES = f"{SESSION}updates"
 
@@ -42,7 +42,10 @@ class FileTensor:
 def file_tensors(step: ExportedStep) -> list[FileTensor]:
     """What a checkpoint contains, the largest elements first, so that every tensor is aligned."""
     numbers = {name: i for i, name in enumerate(step.states)}
-    tensors = [FileTensor(f"{SESSION}step", "I64", (), "STEP", 0, 8), FileTensor(f"{SESSION}epoch", "I64", (), "EPOCH", 0, 8)]
+    tensors = [
+        FileTensor(f"{SESSION}step", "I64", (), "STEP", 0, 8),
+        FileTensor(f"{SESSION}epoch", "I64", (), "EPOCH", 0, 8),
+    ]
     counts = [UPDATES, *(f"{UPDATES}/{key}" for key in step.counts)]
     tensors += [FileTensor(name, "I64", (), "COUNT", i, 8) for i, name in enumerate(counts)]
     tensors += [FileTensor(SESSION + name, "F64", (), "SCALAR", i, 8) for i, name in enumerate(step.scalars)]
@@ -171,7 +174,13 @@ def _program(step: ExportedStep, block: Block, entry: ExportedEntry, prefix: str
     plan, place = step.plans[prefix], block.programs[prefix]
     dims = [plan.symbols.index(s) if (s := entry.dims.get(d, "")) in plan.symbols else -1 for d in BATCH_DIMS]
     once = len(entry.plans) > 1 and plan is entry.plans[-1]
-    counts = [len(plan.pointer_buffers()), len(plan.symbols), len(plan.scalars), len(_row_inputs(step, plan)), int(once)]
+    counts = [
+        len(plan.pointer_buffers()),
+        len(plan.symbols),
+        len(plan.scalars),
+        len(_row_inputs(step, plan)),
+        int(once),
+    ]
     arrays = [f"{prefix}_{name}" for name in ("places", "dims", "scalars", "inputs", "slots")]
     offsets = [place.call, place.buffers, place.sizes, place.values, place.derived, block.work]
     functions = [f"{prefix}_{name}" for name in ("prologue", "entry", "refresh")]
@@ -207,7 +216,7 @@ def _inputs(step: ExportedStep, block: Block) -> str:
         elements = row_elements(step, name)
         below = min((evaluate(bound.size, {}) for bound in bounds), default=0)
         excused = {bound.excused for bound in bounds}
-        exempt = next(iter(excused)) if len(excused) == 1 and None not in excused else below
+        exempt = next(iter(excused)) if len(excused) == 1 else None  # 0 is in bounds anyway
         index_bytes = b.type.dtype.size if bounds else 0
         row_bytes = elements * b.type.dtype.size if has_rows else 0
         fields = [row_bytes, block.staging.get(name, 0), int(has_rows), index_bytes, f"{below}u"]
@@ -228,7 +237,14 @@ def _tensor(b: Buffer, offset: int) -> str:
         rows, columns = type.shape[0], 1
     negative = [-1 if isinstance(e, Dim) else int(e) for e in lead]
     height = -1 if isinstance(rows, Dim) else rows
-    fields = [offset, math.prod(negative), height, columns, type.dtype.size, f"WS_{KINDS.get(type.dtype.name, 'OTHER')}"]
+    fields = [
+        offset,
+        math.prod(negative),
+        height,
+        columns,
+        type.dtype.size,
+        f"WS_{KINDS.get(type.dtype.name, 'OTHER')}",
+    ]
     transposed = b.transposed and b.space is Space.STATE
     return f"  {{{', '.join(map(str, fields))}, {int(b.layout == PANELS)}, {int(transposed)}}}"
 

@@ -162,7 +162,7 @@ def _is_zig(command: Sequence[str]) -> bool:
 def _zig_target() -> tuple[str, str]:
     """zig's name of the target; without it, zig ignores our flags and compiles for exactly this machine."""
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    system = {"linux": "linux-gnu", "darwin": "macos"}.get(sys.platform, sys.platform)
+    system = {"linux": "linux-gnu", "darwin": "macos", "win32": "windows-gnu"}.get(sys.platform, sys.platform)
     return "-target", f"{machine}-{system}"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from wholestep import platforms
 from wholestep.compiler.backend import IndexRefusedError
 from wholestep.compiler.backends.cpu.runtime.compiler import (
     EVERY_FLAG,
@@ -243,7 +244,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.dll = ctypes.CDLL(os.fspath(path))
+        self.dll = platforms.load_code(path)
         self.api: int = ctypes.addressof(ctypes.c_byte.in_dll(self.dll, "ws_api_table"))
         self.gemm_f32 = self._function("ws_gemm_f32", None, POINTER(Gemm))
         self.parts: dict[str, Part] = {}  # loaded when a plan needs them
@@ -299,7 +300,7 @@ class Part:
     """Products that the base library lacks; they are added to the function table that plans use."""
 
     def __init__(self, name: str, path: Path, library: Library) -> None:
-        self.dll, self.library = ctypes.CDLL(os.fspath(path)), library  # kept alive: a part may call its products
+        self.dll, self.library = platforms.load_code(path), library  # kept alive: a part may call its products
         self.functions = {function: getattr(self.dll, f"ws_{function}") for function in FUNCTIONS[name]}
         for function, argument in FUNCTIONS[name].items():
             self.functions[function].restype, self.functions[function].argtypes = None, [POINTER(argument)]
@@ -354,7 +355,7 @@ def _after_fork() -> None:
     _loading = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+platforms.after_fork(_after_fork)
 
 
 def is_loaded(target: str) -> bool:
@@ -380,7 +381,7 @@ def add_part(library: Library, name: str, path: Path) -> None:
 
 def load_plan_object(path: Path) -> tuple[int | None, int]:
     """Load a plan's shared object; returns the addresses of its `ws_prologue` (None without one) and `ws_entry`."""
-    plan = ctypes.CDLL(os.fspath(path))
+    plan = platforms.load_code(path)
     entry = ctypes.cast(plan.ws_entry, c_void_p).value
     assert entry is not None
     prologue = ctypes.cast(plan.ws_prologue, c_void_p).value if hasattr(plan, "ws_prologue") else None

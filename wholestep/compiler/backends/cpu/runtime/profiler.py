@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from ctypes import c_int64
 from dataclasses import dataclass
 from pathlib import Path
 
+from wholestep import platforms
 from wholestep.compiler.runtime.threads import MAX_THREADS
 
 ROOM = 1 << 16  # events per thread between two calls of `take`
@@ -48,7 +48,7 @@ class KernelLog:
     row = "thread"  # events are listed per thread
 
     def __init__(self, path: Path, threads: int) -> None:
-        self._logs = (NativeLog * MAX_THREADS).in_dll(ctypes.CDLL(os.fspath(path)), "ws_events")
+        self._logs = (NativeLog * MAX_THREADS).in_dll(platforms.load_code(path), "ws_events")
         self._rooms = [(NativeEvent * ROOM)() for _ in range(threads)]
 
     def clear(self) -> None:
