@@ -61,7 +61,11 @@ def _refuse_unnumbered_draws(graph: ir.IRGraph, batch: str, separation: Separati
 
 
 def need_plain_gradients(
-    graph: Graph, optimizer: Optimizer, options: StepOptions, what: str = "accumulate", remedy: str = "Use accumulate=1."
+    graph: Graph,
+    optimizer: Optimizer,
+    options: StepOptions,
+    what: str = "accumulate",
+    remedy: str = "Use accumulate=1.",
 ) -> None:
     """Refuse an optimizer that needs gradients at other points (SAM), for which it must see the whole batch."""
     scratch = graph.copy()

@@ -68,4 +68,3 @@ def _is_float(x: Node) -> bool:
 
 def _elements(x: Node) -> object:
     return product(e if isinstance(e, int) else SYMBOLIC for e in x.type.shape)
-

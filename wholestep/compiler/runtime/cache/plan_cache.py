@@ -35,9 +35,7 @@ def plan_key(
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
     limited = [] if limit is None else [limit.key]
     version = compiler_version(target.family)
-    return key_of(
-        "plan", fingerprint(graph, defaults=False), *sizes, options.plan_key(), target.key, version, *limited
-    )
+    return key_of("plan", fingerprint(graph, defaults=False), *sizes, options.plan_key(), target.key, version, *limited)
 
 
 def with_defaults(plan: Plan, graph: IRGraph) -> Plan:
