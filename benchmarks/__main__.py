@@ -13,6 +13,7 @@ from benchmarks import (
     epochs,
     estimators,
     harness,
+    insight,
     kernels,
     metrics,
     optimizers,
@@ -72,6 +73,11 @@ def parser() -> argparse.ArgumentParser:
     counted = commands.add_parser("metrics", help="what metrics inside the step cost, in percent of an MLP's step")
     counted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     counted.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    rows = commands.add_parser("insight", help="losses and norms of single rows, and privacy, against the plain step")
+    rows.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(insight.CASES)} (default: all)")
+    rows.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    rows.add_argument("--rounds", type=int, default=30, help="interleaved rounds (default: %(default)s)")
+    rows.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
     whole = commands.add_parser("epoch", help="whole epochs of ws.fit against loops of torch and JAX")
     whole.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     whole.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
@@ -211,6 +217,12 @@ def main() -> int:
         elif arguments.command == "wasm":
             result = {name: wasm.measure(name, arguments.rounds) for name in wasm.NETWORKS}
             show = wasm.show
+        elif arguments.command == "insight":
+            check_threads(arguments.threads)
+            if strangers := [name for name in arguments.cases if name not in insight.CASES]:
+                raise BenchmarkError(f"no case {strangers[0]!r}; expected some of {', '.join(insight.CASES)}")
+            result = insight.run(arguments.cases or list(insight.CASES), arguments.rounds, arguments.threads)
+            show = insight.show
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
             result = metrics.run(arguments.threads)

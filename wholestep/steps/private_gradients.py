@@ -116,8 +116,8 @@ def _with_noise(graph: Graph, sums: Sequence[Tensor], clip: Tensor, privacy: Pri
 def _refuse_mixing(node: Node) -> NoReturn:
     line = "" if node.line is None else node.line.error_note
     raise GraphError(
-        f"privacy=: `{node.op}` computes a value of one row from other rows, as a batch norm does, so the gradient "
-        f"of a row cannot be clipped. Normalise each row by itself: ws.nn.GroupNorm, ws.nn.LayerNorm.{line}"
+        f"privacy=: `{node.op}` computes a value of one row from other rows, as a batch norm does, so gradients of "
+        f"rows cannot be clipped. Normalise each row by itself: ws.nn.GroupNorm, ws.nn.LayerNorm.{line}"
     )
 
 
@@ -126,6 +126,6 @@ def _refuse_updates(graph: Graph, batch: str) -> None:
         if depends_on(value.node, batch):
             fail(
                 GraphError,
-                f"privacy=: the new value of the state {name!r} depends on the rows without clipping or noise, as "
-                "the running statistics of a batch norm do. Normalise each row by itself: ws.nn.GroupNorm, ws.nn.LayerNorm.",
+                f"privacy=: the new value of the state {name!r} depends on the rows without clipping or noise, as the "
+                "running statistics of a batch norm do. Normalise each row: ws.nn.GroupNorm, ws.nn.LayerNorm.",
             )
