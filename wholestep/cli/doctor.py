@@ -52,6 +52,7 @@ def rows() -> list[tuple[str, Callable[[], str]]]:
         ("others", _others),
         ("device", _device),
         ("target", _target),
+        ("processor", lambda: f"{platforms.processor_name()}, {_gigabytes()} of memory free"),
         ("cores", lambda: f"{platforms.cores()} of {os.cpu_count()} may be used"),
         ("threads", _threads),
         ("compiler", _compiler),
@@ -75,6 +76,10 @@ def _others() -> str:
         except metadata.PackageNotFoundError:
             versions.append(f"{name} is missing")
     return ", ".join(versions)
+
+
+def _gigabytes() -> str:
+    return f"{platforms.available_bytes() / 2**30:.1f} of {platforms.physical_bytes() / 2**30:.1f} GiB"
 
 
 def _device() -> str:
@@ -128,7 +133,11 @@ def _cache() -> str:
 
     folder = open_cache(CompileOptions()).folder
     sizes = [size for path in folder.rglob("*") if (size := _file_size(path)) is not None]
-    writable = "" if os.access(folder if folder.exists() else folder.parent, os.W_OK) else ", NOT WRITABLE"
+    writable = (
+        ""
+        if os.access(folder if folder.exists() else folder.parent, os.W_OK)
+        else ", NOT WRITABLE: set WHOLESTEP_CACHE_DIR to a folder that is"
+    )
     return f"{folder} ({len(sizes)} files, {sum(sizes):,} bytes{writable})"
 
 

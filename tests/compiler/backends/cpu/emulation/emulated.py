@@ -1,10 +1,11 @@
 """Run plans of ARM64 under qemu: a program of the plan's C, the runtime and main.c, for Linux.
 
-`Emulated` takes what `tests.compiler.native.Loaded` takes; `emulated_cpu` is a device of sessions whose steps run there.
+`Emulated` takes what `tests.compiler.native.Loaded` takes; `emulated_cpu` is a device of sessions that step there.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import math
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -72,22 +74,24 @@ def _call(command: Sequence[str]) -> None:
 
 
 @functools.cache
-def runtime(target: str) -> tuple[list[str], tempfile.TemporaryDirectory[str]]:
-    """The object files of the runtime and of main.c, compiled once per process; the folder lives as long."""
-    folder = tempfile.TemporaryDirectory(prefix="wholestep-arm64-")
-    shutil.copy(Path(__file__).with_name("main.c"), folder.name)
-    return compile_arm64(target, ["main.c", *LIBRARY], Path(folder.name)), folder
+def runtime(target: str) -> list[str]:
+    """The object files of the runtime and of main.c, compiled once per process."""
+    folder = Path(tempfile.mkdtemp(prefix="wholestep-arm64-"))
+    atexit.register(shutil.rmtree, folder)
+    shutil.copy(Path(__file__).with_name("main.c"), folder)
+    return compile_arm64(target, ["main.c", *LIBRARY], folder)
 
 
 class Emulated:
     """A plan for ARM64 as a program that qemu runs."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.folder = plan, tempfile.TemporaryDirectory(prefix="wholestep-arm64-")
-        here = Path(self.folder.name)
+        self.plan, self.folder = plan, Path(tempfile.mkdtemp(prefix="wholestep-arm64-"))
+        weakref.finalize(self, shutil.rmtree, self.folder)
+        here = self.folder
         (here / "plan.c").write_text(render(plan))
         self.program = str(here / "program")
-        objects = [*compile_arm64(plan.target, ["plan.c"], here), *runtime(plan.target)[0]]
+        objects = [*compile_arm64(plan.target, ["plan.c"], here), *runtime(plan.target)]
         _call([*(cross_compiler() or ()), "-static", *objects, "-o", self.program, "-lm", "-pthread"])
 
     def run(
@@ -114,7 +118,7 @@ class Emulated:
         numbers = [threads, FENCE, plan.arena_bytes, plan.work_bytes, max(1, plan.slots), seed, step]
         parts = [np.array([*numbers, len(dims), *dims, len(scalars)], np.int64), np.array(scalars, np.float64)]
         parts += [np.array([len(memory), *(flat.size for flat in memory)], np.int64), *memory]
-        given, result = (Path(self.folder.name, name) for name in ("given", "result"))
+        given, result = (self.folder / name for name in ("given", "result"))
         given.write_bytes(b"".join(part.tobytes() for part in parts))
         _call([str(emulator()), self.program, str(given), str(result)])
         left = np.frombuffer(result.read_bytes(), np.uint8)

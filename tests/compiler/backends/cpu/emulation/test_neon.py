@@ -30,9 +30,7 @@ def assert_same_bits(one: native.Ran, other: native.Ran) -> None:
         np.testing.assert_array_equal(value, (other.state | other.outputs)[name], err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "name", [n if n == "tiles" else pytest.param(n, marks=pytest.mark.long) for n in STEPS]
-)
+@pytest.mark.parametrize("name", [n if n == "tiles" else pytest.param(n, marks=pytest.mark.long) for n in STEPS])
 @pytest.mark.parametrize(("here", "there"), SAME)
 def test_a_step_has_the_bits_of_x86(name: str, here: Target, there: Target) -> None:
     if here not in available_targets():

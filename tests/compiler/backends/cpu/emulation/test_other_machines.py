@@ -35,7 +35,9 @@ class Machine:
 
     def compile(self, files: Sequence[Path]) -> None:
         command = [*CCompiler((*ZIG, "-target", self.triple), "").call(self.target, ""), *self.flags]
-        done = subprocess.run([*command, "-fsyntax-only", *map(str, files)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, "-fsyntax-only", *map(str, files)], capture_output=True, text=True, check=False
+        )
         assert (done.returncode, done.stderr) == (0, "")
 
 
