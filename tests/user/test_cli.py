@@ -41,7 +41,17 @@ def test_doctor_finds_a_working_installation() -> None:
     assert code == 0, text
     rows = dict(line.split(maxsplit=1) for line in text.splitlines())
     assert rows["self-test"] == "ok"
-    assert {"wholestep", "platform", "python", "numpy", "cores", "memory", "compiler", "cache"} <= rows.keys()
+    assert {
+        "wholestep",
+        "platform",
+        "python",
+        "numpy",
+        "processor",
+        "cores",
+        "memory",
+        "compiler",
+        "cache",
+    } <= rows.keys()
     assert rows["compiler"].startswith(f"{' '.join(find_compiler(CompileOptions().compiler_command).command)}: ")
     assert re.search(r"\d+\.\d+", rows["compiler"].partition(": ")[2])  # its version, as it tells it
     assert rows["device"].startswith("cpu")
