@@ -19,9 +19,10 @@ from benchmarks import (
     optimizers,
     overhead,
     tables,
+    wasm,
     workers,
     zoo,
-)  # fmt: skip
+)
 from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
@@ -87,6 +88,9 @@ def parser() -> argparse.ArgumentParser:
     fitted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     fitted.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     fitted.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
+    module = commands.add_parser("wasm", help="a step as a WebAssembly module in Node against one AVX2 thread")
+    module.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    module.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     on_gpu = commands.add_parser("cuda", help="training steps on one GPU against torch and JAX there")
     on_gpu.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(GPU_CASES)} (default: all)")
     on_gpu.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -106,7 +110,9 @@ def parser() -> argparse.ArgumentParser:
     wild.add_argument("--results", type=Path, help="a file of JSON lines: its rows are not measured, others are added")
     wild.add_argument("--wide", action="store_true", help="three steps of many architectures beside torch, untimed")
     wild.add_argument("--jobs", type=int, default=12, help="processes of --wide (default: %(default)s)")
-    wild.add_argument("--limit", type=float, default=90.0, help="seconds of a network of --wide (default: %(default)s)")
+    wild.add_argument(
+        "--limit", type=float, default=200.0, help="seconds of a first step, or of a network of --wide: %(default)s"
+    )
     wild.add_argument("--device", default="cuda", help="of --wide (default: %(default)s)")
     imported = commands.add_parser("zoo", help="networks that torch built, through ws.from_torch, against torch")
     imported.add_argument("networks", nargs="*", metavar="NETWORK", help=f"of {tuple(ZOO)} (default: all)")
@@ -177,7 +183,12 @@ def main() -> int:
             show = wide.show
         elif arguments.command == "cuda-zoo":
             how = on_one_gpu.Rounds(
-                arguments.rounds, arguments.seconds, arguments.peers, arguments.at_once, arguments.alone
+                arguments.rounds,
+                arguments.seconds,
+                arguments.peers,
+                arguments.at_once,
+                arguments.alone,
+                arguments.limit,
             )
             result = zoo_table.run(arguments.only, how, arguments.results)
             show = zoo_table.show
@@ -203,6 +214,9 @@ def main() -> int:
             check_threads(arguments.threads)
             result = estimators.run(arguments.rounds, arguments.threads)
             show = tables.show_estimators
+        elif arguments.command == "wasm":
+            result = {name: wasm.measure(name, arguments.rounds) for name in wasm.NETWORKS}
+            show = wasm.show
         elif arguments.command == "insight":
             check_threads(arguments.threads)
             if strangers := [name for name in arguments.cases if name not in insight.CASES]:

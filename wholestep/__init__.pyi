@@ -155,8 +155,8 @@ from wholestep.train import (
     Experiment as Experiment, Checkpoint as Checkpoint, load_checkpoint as load_checkpoint,
     save_checkpoint as save_checkpoint, fit as fit, cross_validate as cross_validate,
     CrossValidation as CrossValidation, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,
-    TrainConfig as TrainConfig, TrainHistory as TrainHistory, History as History, find_batch_size as find_batch_size,
-    find_lr as find_lr,
+    TrainConfig as TrainConfig, TrainHistory as TrainHistory, Replica as Replica, ReplicaHistory as ReplicaHistory,
+    History as History, find_batch_size as find_batch_size, find_lr as find_lr,
 )
 from wholestep.train.replay import (
     Difference as Difference, Replay as Replay, compare_runs as compare_runs, verify_determinism as verify_determinism,

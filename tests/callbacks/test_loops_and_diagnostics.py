@@ -133,8 +133,8 @@ def test_budgets_and_slices() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: ws.EarlyStopping(patience=0), "patience is an integer of at least 1"),
-        (lambda: ws.EarlyStopping(mode="up"), "mode is 'min' or 'max'"),
+        (lambda: ws.EarlyStopping(patience=0), "patience must be an integer of at least 1"),
+        (lambda: ws.EarlyStopping(mode="up"), "mode must be 'min' or 'max'"),
         (lambda: fit(epochs=-1), "epochs=-1: expected an integer"),
     ],
 )
@@ -249,5 +249,5 @@ def test_the_profiler_times_a_step_once_and_changes_nothing(tmp_path: Path, caps
     assert {"span", "kernel"} <= kinds
     for name, value in plain.state_dict().items():
         assert value.tobytes() == watched.state_dict()[name].tobytes()
-    with pytest.raises(ws.errors.OptionError, match="Profiler: steps is an integer of at least 1; received 0"):
+    with pytest.raises(ws.errors.OptionError, match="Profiler: steps must be an integer of at least 1; received 0"):
         ws.Profiler(steps=0)

@@ -67,7 +67,7 @@ class DataLoader:
         limits = (("batch_size", batch_size, 1), ("prefetch", prefetch, 0), ("seed", seed, 0))
         for name, value, least in limits if limit is None else (*limits, ("limit", limit, 1)):
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-                raise OptionError(f"DataLoader: {name} is an integer of at least {least}; received {value!r}.")
+                raise OptionError(f"DataLoader: {name} must be an integer of at least {least}; received {value!r}.")
         self.source = as_source(data, labels)
         self.batch_size, self.seed, self.drop_last, self.prefetch = int(batch_size), int(seed), drop_last, prefetch
         self.limit = limit
@@ -129,7 +129,7 @@ class DataLoader:
     def __len__(self) -> int:
         """The number of batches of an epoch."""
         if isinstance(self.source, Stream):
-            raise UsageError("an iterable does not know how many batches it has; wrap arrays or a data set with len().")
+            raise UsageError("the number of batches of an iterable is not known; wrap arrays or a data set with len().")
         # Called after every slice of steps, so it avoids computing the order of an epoch, which takes milliseconds.
         if isinstance(self.sampler, Poisson):
             batches = self.sampler.count(len(self.source))
@@ -201,7 +201,7 @@ class DataLoader:
     def order(self, epoch: int) -> Rows:
         """The rows that an epoch visits, in the order of its batches."""
         if isinstance(self.source, Stream):
-            raise UsageError("an iterable does not number its rows; wrap arrays or a data set with len().")
+            raise UsageError("the rows of an iterable have no numbers; wrap arrays or a data set with len().")
         return self._rows(epoch)[: self.rows]
 
     @property

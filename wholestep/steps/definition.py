@@ -148,7 +148,7 @@ class Definition:
         return len(rows) <= self.capacity.get(str(first.shape[0]), len(rows))
 
     def rows_in(self, arrays: Mapping[str, object]) -> tuple[int, int] | None:
-        """The rows of the arrays and of the largest step; None if they are not known."""
+        """(rows of the arrays, rows of the largest batch of a step); None if they are not known."""
         name, first = next(iter(self.graph.inputs.items()), ("", None))
         rows = arrays.get(name)
         if first is None or not first.shape or not isinstance(rows, Sized):

@@ -141,6 +141,11 @@ class Experiment:
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
         observer: receives the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are
             unchanged.
+        replicas: the number of runs with the seeds seed, seed + 1, ...; the result is a `ReplicaHistory`.  Small steps
+            run one replica per core, each to the bits of its run alone, and the step is compiled once.  The model gets
+            the weights of the best replica, by val_loss (loss without validation) of its last epoch.
+        sweep: values of settings, `{"optimizer.lr": [1e-4, 1e-3], "seed": range(8)}`: a replica for every combination.
+            Any setting of an experiment may be swept; runtime scalars and seeds share one compiled step.
         checkpoint: a folder for checkpoints: of the last two epochs and the best one, and every minute inside an epoch.
             Ctrl-C, SIGTERM and SIGHUP (a closed terminal) then finish the current steps, save, and exit.  Only one run
             at a time writes to a folder.
@@ -201,6 +206,8 @@ class Experiment:
     workers: Workers | None = None
     callbacks: Iterable[Callback] | Callback = ()
     observer: Observer | None = None
+    replicas: int = 1
+    sweep: Mapping[str, Iterable[Any]] | None = None
     checkpoint: str | PathLike[str] | None = None
     resume: str | PathLike[str] | bool | None = None
     exact: bool = False
@@ -237,25 +244,18 @@ class Experiment:
             from wholestep.distributed.launch.ray import fit_on_ray  # imported here because it needs Ray
 
             return fit_on_ray(run, config)
+        if run.replicas != 1 or run.sweep is not None:
+            from wholestep.train.replicas.run import fit_replicas  # imported here because most runs are single
+
+            return fit_replicas(run, config)
         launch = read_launch()
         if run.checkpoint is not None and (launch is None or launch.rank == 0):
             need_free(Path(run.checkpoint))  # checked before anything is compiled
         run, deadline = _with_deadline(run, began)
-        trainer, loader = run.trainer()
+        trainer, loader = prepare_run(run, config)
         if deadline is not None:
             deadline.watch(trainer)
-        trainer.started_with = {**trainer.started_with, **(config or {})}
-        if run.progress is not False:
-            trainer.callbacks.callbacks.insert(0, _progress(run.progress))
-        if run.checkpoint is not None:
-            monitor = "loss" if trainer.validation is None else "val_loss"
-            trainer.callbacks.append(ModelCheckpoint(run.checkpoint, monitor, last=2, seconds=SECONDS))
-        with locked_folders(trainer):
-            stored = run._stored_checkpoint()
-            if stored is not None:
-                trainer.resume(stored, loader, exact=run.exact)
-            begin_together(trainer, loader)
-            return trainer.train(loader, run.epochs)
+        return train_prepared(run, trainer, loader)
 
     def _stored_checkpoint(self) -> Checkpoint | None:
         """The checkpoint to resume from, if any."""
@@ -340,6 +340,28 @@ class Experiment:
             "batch_size": loader.batch_size,
             **(encoding_metadata(self.model) if isinstance(self.model, Module) else {}),
         }
+
+
+def prepare_run(run: Experiment, config: Mapping[str, Any] | None = None) -> tuple[Trainer, DataLoader]:
+    """The trainer of a run with its progress and its checkpoints, which store `config` too."""
+    trainer, loader = run.trainer()
+    trainer.started_with = {**trainer.started_with, **(config or {})}
+    if run.progress is not False:
+        trainer.callbacks.callbacks.insert(0, _progress(run.progress))
+    if run.checkpoint is not None:
+        monitor = "loss" if trainer.validation is None else "val_loss"
+        trainer.callbacks.append(ModelCheckpoint(run.checkpoint, monitor, last=2, seconds=SECONDS))
+    return trainer, loader
+
+
+def train_prepared(run: Experiment, trainer: Trainer, loader: DataLoader) -> TrainHistory:
+    """Train a prepared run, from its checkpoint if it resumes."""
+    with locked_folders(trainer):
+        stored = run._stored_checkpoint()
+        if stored is not None:
+            trainer.resume(stored, loader, exact=run.exact)
+        begin_together(trainer, loader)
+        return trainer.train(loader, run.epochs)
 
 
 def _with_deadline(run: Experiment, began: float) -> tuple[Experiment, Deadline | None]:

@@ -196,7 +196,7 @@ def need_workers(workers: object) -> None:
     """Raise OptionError for an integer, because Keras' `workers=` is a number of threads that load data."""
     if isinstance(workers, int):
         raise OptionError(
-            f"workers={workers}: these are processes that train together, workers=ws.Workers({workers}), started by "
+            f"workers={workers}: workers are processes that train together, workers=ws.Workers({workers}), started by "
             f"`wholestep launch -n {workers}`. A thread prepares batches: ws.DataLoader(data, prefetch=2)."
         )
 

@@ -246,7 +246,7 @@ def estimate(
         arguments["shard"] = shard
     definition, where = define_session(model_or_graph, arguments)
     if definition.has_micro_batches:
-        raise UsageError("estimate is about one plan, and accumulate needs several; build_session(...).peak_bytes.")
+        raise UsageError("estimate covers one plan, but accumulate= needs several; read build_session(...).peak_bytes.")
     if workers is not None:
         from wholestep.distributed.estimate import workers_report
 

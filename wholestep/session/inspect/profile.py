@@ -184,7 +184,7 @@ class Profile:
 def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Profile:
     """Run some steps with timers, and restore the state afterwards."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise OptionError(f"profile: steps is an integer of at least 1; received {steps!r}.")
+        raise OptionError(f"profile: steps must be an integer of at least 1; received {steps!r}.")
     entry, recorders = _profiled_program(programs)
     with undone_steps(programs):
         entry(inputs).wait()  # warm up: pages, caches, a GPU's graphs

@@ -98,7 +98,7 @@ MODEL = "model"  # the layer of parameters outside of layers
 def need_grouping(kind: str, per: object) -> str:
     """Raise OptionError unless `per` is "parameter" or "layer"."""
     if per not in PER:
-        raise OptionError(f"{kind}: per is 'parameter' or 'layer'; received {per!r}.")
+        raise OptionError(f"{kind}: per must be 'parameter' or 'layer'; received {per!r}.")
     return str(per)
 
 

@@ -52,7 +52,7 @@ class ManualStep:
     def clip_gradients(self, max_norm: float) -> float:
         """Shorten all kept gradients together to a global norm; returns the norm before."""
         if not max_norm > 0:
-            raise OptionError(f"clip_gradients: max_norm is above 0; received {max_norm!r}.")
+            raise OptionError(f"clip_gradients: max_norm must be above 0; received {max_norm!r}.")
         from wholestep.steps.manual_step import MAX_NORM, NORM
 
         gradients = self._need_gradients()

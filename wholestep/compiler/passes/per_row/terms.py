@@ -16,7 +16,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, float32, float64
 
-View = Callable[[Node], Node]  # of an explicit term: its first axis is the batch
+View = Callable[[Node], Node]  # maps an explicit term, whose first axis is the batch
 SYMBOLIC = 64  # positions of a row assumed where their number is symbolic
 
 
