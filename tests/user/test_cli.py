@@ -41,7 +41,17 @@ def test_doctor_finds_a_working_installation() -> None:
     assert code == 0, text
     rows = dict(line.split(maxsplit=1) for line in text.splitlines())
     assert rows["self-test"] == "ok"
-    assert {"wholestep", "python", "numpy", "threads", "compiler", "cache"} <= rows.keys()
+    assert {
+        "wholestep",
+        "platform",
+        "python",
+        "numpy",
+        "processor",
+        "cores",
+        "memory",
+        "compiler",
+        "cache",
+    } <= rows.keys()
     assert rows["compiler"].startswith(f"{' '.join(find_compiler(CompileOptions().compiler_command).command)}: ")
     assert re.search(r"\d+\.\d+", rows["compiler"].partition(": ")[2])  # its version, as it tells it
     assert rows["device"].startswith("cpu")
@@ -503,3 +513,15 @@ def test_the_mnist_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     code, text = run("train", str(example), "--epochs", "1", *settings)
     assert code == 0, text
     assert ws.load_checkpoint("runs/mnist").config["optimizer"]["lr"] == 3e-4
+
+
+def test_export_writes_a_step(script: Path, tmp_path: Path) -> None:
+    code, text = run("export", str(script), str(tmp_path / "out"), "--target", "cpu/portable", "--set", "batch_size=16")
+    assert code == 0, text
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (manifest["target"], manifest["experiment"]["batch_size"]) == ("cpu/portable", 16)
+    assert manifest["has"] == ["train", "evaluate", "predict"]
+    assert (tmp_path / "out" / "main.c").exists()
+    code, text = run("export", str(script), str(tmp_path / "other"), "--to", "fortran")
+    assert code == 1
+    assert "expected one of 'c', 'wasm'" in text

@@ -170,7 +170,7 @@ def _is_number(text: str) -> bool:
 
 def read_lines(path: Path_, delimiter: str) -> Lines:
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
             return [(n, row) for n, row in enumerate(csv.reader(file, delimiter=delimiter), 1) if row]
     except UnicodeDecodeError as error:
         raise InputError(

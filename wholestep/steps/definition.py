@@ -350,6 +350,10 @@ def define_step(
         from wholestep.steps.row_values import check_row_options  # imported here because it imports autodiff
 
         check_row_options(options)
+    if options.privacy is not None:
+        from wholestep.steps.private_gradients import check_private_options  # imported here because it imports autodiff
+
+        check_private_options(options, ranks)
     options = with_parts(options, model)
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         from wholestep.optim.core.names import get  # imported here because most callers pass an optimizer

@@ -13,6 +13,7 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import DType, float16, float32
 from wholestep.errors import OptionError, UsageError
+from wholestep.privacy.settings import Privacy
 from wholestep.records import dataclass
 from wholestep.schedules.base import Schedule
 from wholestep.steps.loss_scale import LossScale
@@ -66,6 +67,7 @@ class StepOptions:
     gradient_norm: bool = False  # report the global norm of gradients
     memory: int | float | None = None  # the limit in bytes, or as a fraction of the peak without a limit
     per_row: RowValues = RowValues()  # values of every row
+    privacy: Privacy | None = None  # with its noise and the expected rows of a batch
     parts_per_batch: int = 1  # micro-batches that `memory=` splits each batch into
 
     def __post_init__(self) -> None:
@@ -247,6 +249,15 @@ def as_row_values(names: Sequence[str] | RowValues) -> RowValues:
     if unknown := [name for name in chosen if name not in ROW_OUTPUTS]:
         fail(OptionError, f"per_row={unknown}: expected some of {', '.join(map(repr, ROW_OUTPUTS))}.")
     return RowValues(chosen)
+
+
+def as_private(value: object, batch_size: int | None) -> Privacy | None:
+    """Checks `privacy=` of a session, whose noise is known."""
+    if value is None:
+        return None
+    if not isinstance(value, Privacy):
+        fail(OptionError, f"privacy is ws.Privacy(noise=1.1, clip=1.0), or epsilon= in ws.fit; received {value!r}.")
+    return value.for_batches(batch_size)
 
 
 def as_memory_limit(value: object) -> int | float | None:

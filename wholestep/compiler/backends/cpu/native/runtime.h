@@ -4,6 +4,8 @@
    their structures and signatures are part of the interface with Python. */
 #ifndef WS_RUNTIME_H
 #define WS_RUNTIME_H
+#include "platform.h"
+#include "processor.h"
 #include "ws.h"
 
 #define WS_EXPORT __attribute__((visibility("default")))
@@ -19,24 +21,6 @@ enum { WS_BESIDE = 1 << 16 };
 WS_EXPORT int ws_pool_run(ws_body body, void *argument, int threads);
 /* Wait until every thread of the current run has arrived. */
 WS_EXPORT void ws_barrier(void);
-
-/* Inside a run subnormals count as zero, as in XLA: a memorized batch must not become slow. */
-static inline unsigned ws_flush_denormals(void) {
-#if defined(__x86_64__)
-  unsigned before = __builtin_ia32_stmxcsr();
-  __builtin_ia32_ldmxcsr(before | 0x8040u);           /* FTZ and DAZ */
-  return before;
-#else
-  return 0;
-#endif
-}
-static inline void ws_restore_denormals(unsigned before) {
-#if defined(__x86_64__)
-  __builtin_ia32_ldmxcsr(before);
-#else
-  (void)before;
-#endif
-}
 
 WS_EXPORT void ws_gemm_f32(const ws_gemm *);
 WS_EXPORT void ws_gemm_f64(const ws_gemm *);
