@@ -375,7 +375,7 @@ REFUSED: dict[str, tuple[Any, tuple[int, ...], Callable[[int], Array], list[Any]
     "binary F1 of classes": ("cross_entropy", (3,), classes(), [M.F1("binary")], OptionError, r"there are 3\. Choose"),
     "exact classes": ("cross_entropy", (3,), classes(), [M.Accuracy(exact=True)], OptionError, r"leave it out for cla"),
     "a threshold for classes": (
-        "cross_entropy", (3,), classes(), [M.Accuracy(0.5)], ShapeError, r"takes the scores for classes on axis 1"
+        "cross_entropy", (3,), classes(), [M.Accuracy(0.5)], ShapeError, r"loss takes scores of classes on axis 1"
     ),
     "a column of classes": ("bce", (1,), yes(), [M.Accuracy(axis=-1)], ShapeError, r"single column is not one score"),
     "own loss, own metric": (
@@ -384,7 +384,7 @@ REFUSED: dict[str, tuple[Any, tuple[int, ...], Callable[[int], Array], list[Any]
     ),
     "own loss, labels or rows": (
         lambda p, t: ((p - t) ** 2).mean(), (3,), yes(3, dtype="float32"), ["f1"], ShapeError,
-        r"axis=-1 for classes, threshold=0\.0 for labels",
+        r"axis=-1 for classes, threshold=0\.0 for binary labels",
     ),
 }  # fmt: skip
 
