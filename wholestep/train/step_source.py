@@ -152,8 +152,9 @@ class StepSource:
         except (KeyError, ValueError):
             shapes = [{name: np.shape(array) for name, array in batch.items()} for batch in batches]
             raise ShapeError(
-                f"accumulate={self.accumulate} joins {len(batches)} batches to one update, so their arrays have the "
-                f"same names and rows of the same shape; received {shapes}. Pad the rows, or train with accumulate=1."
+                f"accumulate={self.accumulate} joins {len(batches)} batches to one update, so their arrays must have "
+                f"the same names and rows of the same shape; received {shapes}. Pad the rows, or train with "
+                "accumulate=1."
             ) from None
 
     def _need_micro_batches(self, batches: Sequence[Mapping[str, Any]]) -> None:
