@@ -29,8 +29,12 @@ NO_DROPOUT = {  # by the names of transformers
     "bert": dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
 }
 SWIN_T: dict[str, Any] = {  # torchvision's swin_t, whose function sets the stochastic depth itself
-    **{"patch_size": [4, 4], "embed_dim": 96, "depths": [2, 2, 6, 2], "num_heads": [3, 6, 12, 24]},
-    **{"window_size": [7, 7], "stochastic_depth_prob": 0.0},
+    "patch_size": [4, 4],
+    "embed_dim": 96,
+    "depths": [2, 2, 6, 2],
+    "num_heads": [3, 6, 12, 24],
+    "window_size": [7, 7],
+    "stochastic_depth_prob": 0.0,
 }
 
 

@@ -14,7 +14,9 @@ from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE
 
 PACKAGE = Path(wholestep.__file__).parent
 INSTRUCTIONS = re.compile(r"__asm__|__builtin_ia32_|__builtin_aarch64_|immintrin|arm_neon")
-SYSTEM = re.compile(r"\b(pthread_|clock_gettime|nanosleep|sched_yield|sched_get|syscall\(|sysconf|sigfillset|unistd\.h)")
+SYSTEM = re.compile(
+    r"\b(pthread_|clock_gettime|nanosleep|sched_yield|sched_get|syscall\(|sysconf|sigfillset|unistd\.h)"
+)
 PYTHON = re.compile(r"import fcntl|sched_getaffinity|os\.sysconf|/proc/(meminfo|cpuinfo)|register_at_fork|setpriority")
 # Ranks as processes need Linux; the worker of the e-graph imports no other module.
 OWN_SYSTEM = ("distributed/", "backends/cuda/", "platforms/", "egraph/worker.py")
