@@ -66,7 +66,8 @@ class StepSource:
 
     def seek(self, loader: DataLoader, epoch: int, update: int) -> None:
         """Set the position of a loader to an update."""
-        loader.seek(epoch, min(update * self.accumulate, len(loader)))
+        batch = update * self.accumulate
+        loader.seek(epoch, batch if isinstance(loader.source, Stream) else min(batch, len(loader)))
 
     def rows_of_update(self, loader: DataLoader) -> int:
         """The number of rows of a complete update."""

@@ -32,14 +32,15 @@ def share_of_rows(case: Case) -> np.ndarray:
     return counted / counted.mean()
 
 
-def check_values(name: str, device: str) -> None:
+def check_values(name: str, device: str, dtype: str = "float64") -> None:
     """Losses and norms of rows are those of explicit gradients; a private step adds up clipped ones."""
+    near: dict[str, Any] = {"rtol": LARGEST, "atol": LARGEST} if dtype == "float64" else {"rtol": 2e-4, "atol": 2e-6}
     case, (losses, gradients) = CASES[name], oracle(name)
     norms = np.array([norm_of(g) for g in gradients])
-    result = case.session(device, per_row=["loss", "gradient_norm"]).step(case.arrays())
-    np.testing.assert_allclose(result["row_loss"], losses, rtol=LARGEST, atol=LARGEST)
-    np.testing.assert_allclose(result["row_gradient_norm"], norms * share_of_rows(case), rtol=LARGEST)
-    private = case.session(device, privacy=ws.Privacy(noise=0.0, clip=CLIP), optimizer=ws.SGD(lr=1.0))
+    result = case.session(device, dtype, per_row=["loss", "gradient_norm"]).step(case.arrays())
+    np.testing.assert_allclose(result["row_loss"], losses, **near)
+    np.testing.assert_allclose(result["row_gradient_norm"], norms * share_of_rows(case), **near)
+    private = case.session(device, dtype, privacy=ws.Privacy(noise=0.0, clip=CLIP), optimizer=ws.SGD(lr=1.0))
     before = private.state_dict()
     private.step(case.arrays())
     factors = np.minimum(1.0, CLIP / norms)
@@ -47,7 +48,7 @@ def check_values(name: str, device: str) -> None:
     for parameter in gradients[0]:
         clipped = sum(c * g[parameter] for c, g in zip(factors, gradients, strict=True)) / len(factors)
         moved = before[parameter] - private.get(parameter)
-        np.testing.assert_allclose(moved, clipped, rtol=LARGEST, atol=LARGEST, err_msg=parameter)
+        np.testing.assert_allclose(moved, clipped, **near, err_msg=parameter)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -62,8 +63,10 @@ def test_values_of_rows_on_a_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES_TO_COMPILE)
 def test_values_of_rows_on_an_emulated_gpu(name: str) -> None:
+    # Emulated attention in float64 needs aligned rows, which vocabularies of 11 words have not.
+    dtype = "float32" if "attention" in name else "float64"
     with emulated_device():
-        check_values(name, "emulated")
+        check_values(name, "emulated", dtype)
 
 
 def test_the_step_itself_is_unchanged() -> None:
