@@ -64,9 +64,8 @@ def plan_text(example: Example) -> str:
     return render(session.plan)
 
 
-@pytest.mark.parametrize(
-    "triple", [pytest.param(t, marks=() if t == "x86_64-windows-gnu" else pytest.mark.long) for t in MACHINES]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("triple", MACHINES)
 def test_the_runtime_compiles(triple: str, tmp_path: Path) -> None:
     MACHINES[triple].compile([NATIVE / name for name in MACHINES[triple].files], tmp_path)
 
