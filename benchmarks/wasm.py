@@ -40,7 +40,7 @@ def network(name: str) -> Any:
     import wholestep as ws
 
     if name == "lenet":
-        return ws.models.LeNet()
+        return ws.models.LeNet5()
     return ws.nn.Sequential(ws.nn.Linear(784, 256), ws.nn.ReLU(), ws.nn.Linear(256, 10))
 
 

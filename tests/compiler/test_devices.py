@@ -69,7 +69,7 @@ def test_a_device_has_a_backend_and_a_target(text: str, name: str, target: Targe
         ),
         ("", r"device='': expected one of 'cpu'"),
         (None, r"device=None: expected one of 'cpu'"),
-        ("cpu/neon", r"device='cpu/neon': there is no target 'cpu/neon'; there are: cpu/avx512bf16, .*cpu/portable\."),
+        ("cpu/sve", r"device='cpu/sve': there is no target 'cpu/sve'; there are: cpu/avx512bf16, .*cpu/portable\."),
         (
             "tpu/v5",
             r"there is no target 'tpu/v5'; there are: cpu/avx512bf16, .*cuda/sm_80\+tf32conv, reference\.",

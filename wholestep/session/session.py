@@ -58,7 +58,7 @@ def delegate(part: str, method: Callable[Concatenate[Any, P], R]) -> Callable[Co
 
 
 def delegate_overloaded(part: str, method: F) -> F:
-    """`delegate` for a method with overloads, which declare `self: Any`."""
+    """As `delegate`, for a method with overloads: those declare `self: Any`, so the type of the method is kept."""
 
     @wraps(method)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -383,8 +383,7 @@ class Session:
         """The session itself, so that `trainer.session()` equals `trainer.session`; it does not accept data."""
         if arrays or named:
             raise UsageError(
-                "a session is not called on data: session.step(x=..., labels=...) trains, session.predict(x=...) does "
-                "not."
+                "a session is not callable: session.step(x=..., labels=...) trains, session.predict(x=...) does not."
             )
         return self
 

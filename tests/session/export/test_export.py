@@ -197,7 +197,7 @@ def test_lenet(tmp_path: Path, target: str) -> None:
     data = {"x": rng.random((50, 1, 28, 28), np.float32), "labels": rng.integers(0, 10, 50).astype(np.int32)}
     shape = {"inputs": ws.Spec(("batch", 1, 28, 28)), "targets": ws.Spec(("batch",), "int32")}
     options = {**shape, "loss": "cross_entropy", "optimizer": "adam", "metrics": ["accuracy"], "batch_size": 16}
-    session = ws.build_session(ws.models.LeNet(), **options, device=target, threads=1)
+    session = ws.build_session(ws.models.LeNet5(), **options, device=target, threads=1)
     session.export(tmp_path)
     step = CStep(tmp_path, target)
     step.load((tmp_path / "weights.safetensors").read_bytes())

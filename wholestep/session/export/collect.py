@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from wholestep.compiler.backends.cpu.export.spec import BATCH_DIMS, ExportedEntry, ExportedMetric, ExportedStep
+from wholestep.compiler.backends.cpu.render.call import has_half
 from wholestep.compiler.backends.cpu.target import TARGETS
 from wholestep.compiler.frontend.update_counters import is_counter
 from wholestep.compiler.plan.model.kernel import Plan
@@ -88,7 +89,7 @@ def _target_named(target: str | None, programs: Programs) -> str:
     if target not in TARGETS:
         names = ", ".join(map(repr, TARGETS))
         raise OptionError(f"target={target!r}: expected one of {names}.")
-    if TARGETS[target].dtypes != own.dtypes:
+    if TARGETS[target].dtypes != own.dtypes and any(map(has_half, programs.plans)):
         raise OptionError(
             f"target={target!r}: this session computes half types as {own.name!r} does. Build it with "
             f"device={target!r}."

@@ -156,7 +156,7 @@ def without_arrays(states: Mapping[str, Any]) -> tuple[Any, dict[str, Array]]:
             return [walk(v, f"{path}/{i}") for i, v in enumerate(value)]
         plain = value.item() if isinstance(value, np.generic) else value
         if plain is not None and not isinstance(plain, str | int | float):
-            raise UsageError(f"{path}: a callback's state consists of JSON values and arrays; received {value!r}.")
+            raise UsageError(f"{path}: a callback's state must consist of JSON values and arrays; received {value!r}.")
         return plain
 
     return {name: walk(state, CALLBACKS + name) for name, state in states.items()}, arrays

@@ -1,6 +1,6 @@
 """Run plans of ARM64 under qemu: a program of the plan's C, the runtime and main.c, for Linux.
 
-`Emulated` takes what `tests.compiler.native.Loaded` takes; `emulated_cpu` is a device of sessions whose steps run there.
+`Emulated` takes what `tests.compiler.native.Loaded` takes; `emulated_cpu` is a device of sessions that runs steps so.
 """
 
 from __future__ import annotations

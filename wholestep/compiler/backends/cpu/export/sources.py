@@ -23,7 +23,7 @@ LIBRARY_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fopenmp-simd")
 def c_files(step: ExportedStep, block: Block) -> dict[str, str]:
     """All C files of a step by their path in its folder."""
     plans = {f"{prefix.removeprefix('ws_')}.c": source(plan, prefix).text for prefix, plan in step.plans.items()}
-    own = {name: (OWN / name).read_text() for name in ("step.c", "checkpoint.h", "program.h")}
+    own = {name: (OWN / name).read_text() for name in ("step.c", "checkpoint.h", "program.h", "tensors.h")}
     own |= {"step.h": _header(step, block), "tables.h": tables(step, block)}
     parts = {PARTS[part] for plan in step.plans.values() for part in parts_of(plan)}
     called = ["gemm.c", *sorted(parts), *_shared(plans.values())]

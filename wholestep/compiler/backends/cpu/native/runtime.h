@@ -64,7 +64,7 @@ typedef struct {
   ws_input *inputs;
   const int64_t *order;                               /* WS_EXPLICIT: the row at each position of the epoch */
   const void *loss;                                   /* the loss of a step, float or double */
-  const void *refused;                                /* output that is nonzero if a step changed nothing, or NULL */
+  const void *refused;                                /* output that is nonzero if a step was skipped, or NULL */
   double *losses;                                     /* one per step done here */
   double *step_scalar;                                /* set to call->step before each prologue, or NULL */
   uint64_t order_seed, order_epoch;                   /* WS_SHUFFLED: as ws_order */
@@ -97,7 +97,7 @@ typedef struct {
   ws_entry_fn entry;
   ws_call *call;
   long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* dims: rows of part, before it, of the step; parts */
-  long *own_dim, *whole_dim;                          /* dims: rows of lower ranks in the part, and of all ranks */
+  long *own_dim, *whole_dim;                          /* dims: a part's rows on lower ranks, on all ranks */
   double *step_scalar;
   ws_input *inputs;
   const ws_copy *copies;
