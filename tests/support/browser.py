@@ -154,7 +154,7 @@ class Tab:
         self.drag(selector, (0.5, 0.5))
 
     def drag(self, selector: str, *points: tuple[float, float]) -> None:
-        """Press the mouse at the first point, given as fractions of the size of an element, and release it at the last."""
+        """Press the mouse at the first point and release it at the last; points are fractions of an element's size."""
         left, top, width, height = self.evaluate(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
             "e.scrollIntoView({block: 'center'});"

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
+from typer.testing import CliRunner
 
 import wholestep as ws
 from tests.support.browser import INSTALL, Tab, browser_path, opened
+from wholestep.cli import app
 from wholestep.web.export import export_page
 
 pytestmark = pytest.mark.skipif(browser_path() is None, reason=INSTALL)
@@ -29,7 +31,17 @@ def digits(x: np.ndarray, y: np.ndarray, epochs: int = 2) -> ws.Experiment:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_page(digits(*ws.datasets.digits()), tmp_path_factory.mktemp("page") / "digits.html", image="8x8")
+    folder = tmp_path_factory.mktemp("page")
+    lines = (
+        "import wholestep as ws",
+        "from tests.web.test_page import digits",
+        "def build(): return digits(*ws.datasets.digits())",
+    )
+    (folder / "script.py").write_text("\n".join(lines))
+    done = CliRunner().invoke(app, ["export", str(folder / "script.py"), str(folder / "digits.html"), "--image", "8x8"])
+    assert done.exit_code == 0, done.output
+    assert "bytes; open it in a browser" in done.output
+    return folder / "digits.html"
 
 
 @pytest.fixture
