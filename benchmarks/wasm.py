@@ -51,9 +51,16 @@ def measure(name: str, rounds: int) -> dict[str, float]:
     model, shape = network(name), NETWORKS[name]
     rng = np.random.default_rng(0)
     data = {"x": rng.random((ROWS, *shape), np.float32), "labels": rng.integers(0, 10, ROWS).astype(np.int32)}
-    specs = {"inputs": ws.Spec(("batch", *shape)), "targets": ws.Spec(("batch",), "int32")}
-    options = {**specs, "loss": "cross_entropy", "optimizer": "adam", "batch_size": BATCH, "threads": 1}
-    session = ws.build_session(model, **options, device="cpu/avx2")
+    session = ws.build_session(
+        model,
+        inputs=ws.Spec(("batch", *shape)),
+        targets=ws.Spec(("batch",), "int32"),
+        loss="cross_entropy",
+        optimizer="adam",
+        batch_size=BATCH,
+        device="cpu/avx2",
+        threads=1,
+    )
     with tempfile.TemporaryDirectory() as folder:
         _prepare(session, Path(folder), data)
         with subprocess.Popen(

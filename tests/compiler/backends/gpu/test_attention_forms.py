@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,12 +28,14 @@ class Operands:
 
     @property
     def pairs(self) -> tuple[int, int]:
-        return int(self.q.shape[-2]), int(self.k.shape[-2])
+        rows: Any = self.q.shape[-2]
+        columns: Any = self.k.shape[-2]
+        return rows, columns
 
     def scores(self) -> ws.Tensor:
         return self.q @ self.k.transpose(-1, -2) * 0.125
 
-    def lower(self) -> np.ndarray:
+    def lower(self) -> np.ndarray[Any, Any]:
         return np.tril(np.ones(self.pairs, np.bool_))
 
     def bias(self) -> ws.Tensor:

@@ -55,8 +55,13 @@ def layer_of(row: Row) -> tuple[ws.nn.Module, tuple[int, ...], str, int]:
     """The layer, the shape of its input without the batch, dtype and rows."""
     axes, window, stride, dilation, (inputs, outputs), groups, dtype, rows = row
     windows = (*(min(window, 3),) * (axes - 1), window)
-    options = {"stride": stride, "dilation": dilation, "groups": groups, "padding": tuple(w // 2 for w in windows)}
-    kind = (ws.nn.Conv1d, ws.nn.Conv2d, ws.nn.Conv3d)[axes - 1]
+    options: dict[str, Any] = {
+        "stride": stride,
+        "dilation": dilation,
+        "groups": groups,
+        "padding": tuple(w // 2 for w in windows),
+    }
+    kind: Any = (ws.nn.Conv1d, ws.nn.Conv2d, ws.nn.Conv3d)[axes - 1]
     size = windows if axes > 1 else window
     options["padding"] = options["padding"] if axes > 1 else window // 2
     stored = "float64" if dtype == "float64" else "float32"

@@ -232,19 +232,10 @@ def row_elements(step: ExportedStep, name: str) -> int:
 
 def _tensor(b: Buffer, offset: int) -> str:
     type = b.user_type if b.space is Space.STATE else b.type
-    *lead, rows, columns = (1, 1, *type.shape)
-    if type.rank == 1:
-        rows, columns = type.shape[0], 1
-    negative = [-1 if isinstance(e, Dim) else int(e) for e in lead]
-    height = -1 if isinstance(rows, Dim) else rows
-    fields = [
-        offset,
-        math.prod(negative),
-        height,
-        columns,
-        type.dtype.size,
-        f"WS_{KINDS.get(type.dtype.name, 'OTHER')}",
-    ]
+    extents = [-1 if isinstance(e, Dim) else int(e) for e in type.shape]  # -1: the rows of the batch
+    *lead, rows, columns = (1, 1, *extents) if type.rank != 1 else (1, *extents, 1)
+    kind = f"WS_{KINDS.get(type.dtype.name, 'OTHER')}"
+    fields = [offset, math.prod(lead), rows, columns, type.dtype.size, kind]
     transposed = b.transposed and b.space is Space.STATE
     return f"  {{{', '.join(map(str, fields))}, {int(b.layout == PANELS)}, {int(transposed)}}}"
 

@@ -15,7 +15,7 @@ WS_INLINE ws_pair_f64 ws_sum_f64(double x, double y) {  /* |x| >= |y| */
 /* The upper 26 bits of the significand: products of two such numbers are exact. */
 WS_INLINE double ws_upper_f64(double x) { return ws_real_f64(ws_bits_f64(x) & (int64_t)0xfffffffff8000000u); }
 
-WS_INLINE ws_pair_f64 ws_product_f64(double x, double y) {
+WS_INLINE ws_pair_f64 ws_two_product_f64(double x, double y) {
   const double p = x * y, xh = ws_upper_f64(x), yh = ws_upper_f64(y), xl = x - xh, yl = y - yh;
   return (ws_pair_f64){p, ((xh * yh - p) + (xh * yl + xl * yh)) + xl * yl};
 }
@@ -41,14 +41,14 @@ WS_INLINE ws_pair_f64 ws_log_pair_f64(double x) {
   const ws_split_f64 of = ws_split_of_f64(x);
   const ws_pair_f64 t = ws_sum_f64(2.0, of.f);
   const double s = of.f / t.high;
-  const ws_pair_f64 back = ws_product_f64(s, t.high);
+  const ws_pair_f64 back = ws_two_product_f64(s, t.high);
   const double rest = (((of.f - back.high) - back.low) - s * t.low) / t.high;
-  ws_pair_f64 z = ws_product_f64(s, s);
+  ws_pair_f64 z = ws_two_product_f64(s, s);
   z.low += 2.0 * s * rest;
   double q = 0.0;
   for (int k = 25; k >= 5; k -= 2) q = q * z.high + 2.0 / k;
   const ws_pair_f64 c = ws_sum_f64(0x1.5555555555555p-1, 0x1.5555555555555p-55 + q * z.high);
-  ws_pair_f64 cube = ws_product_f64(s, z.high), term = ws_product_f64(cube.high, c.high);
+  ws_pair_f64 cube = ws_two_product_f64(s, z.high), term = ws_two_product_f64(cube.high, c.high);
   term.low += cube.high * c.low + (cube.low + s * z.low + rest * z.high) * c.high;
   const ws_pair_f64 part = ws_sum_f64(2.0 * s, term.high), whole = ws_sum_f64(of.e * WS_LN2_HI_f64, part.high);
   const double low = whole.low + (part.low + (term.low + 2.0 * rest) + of.e * WS_LN2_LO_f64);
@@ -72,7 +72,7 @@ WS_INLINE double ws_prologue_pow(double x, double y) {
   const double bounded = a > 0 && a < __builtin_inf() ? a : 1.0;
   const ws_pair_f64 l = ws_log_pair_f64(bounded);
   const double steep = y > 0x1p80 ? 0x1p80 : y < -0x1p80 ? -0x1p80 : y; /* no infinities in the products */
-  const ws_pair_f64 p = ws_product_f64(l.high, steep);
+  const ws_pair_f64 p = ws_two_product_f64(l.high, steep);
   const double rest = __builtin_fabs(p.high) < 1000.0 ? p.low + l.low * steep : 0.0;
   double r = ws_exp_of_pair_f64(p.high, rest);
   if (a == 0) r = y > 0 ? 0.0 : __builtin_inf();
