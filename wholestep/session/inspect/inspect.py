@@ -81,8 +81,18 @@ class Inspect:
         plan = replace(plan, notes=where.device.notes(plan))
         if where.ranks and self._norms_per_worker():
             plan = replace(plan, notes=(*plan.notes, "batch norms with per_worker=True are over each rank's own rows"))
-        plan = replace(plan, notes=(*plan.notes, *slow_notes(plan, where.device.target)))
+        plan = replace(plan, notes=(*plan.notes, *self._privacy(), *slow_notes(plan, where.device.target)))
         return plan_report(plan, where.threads, heading, self._verdict(), where.ranks, where.model_ranks)
+
+    def _privacy(self) -> list[str]:
+        """What a private step does, with the scalars as they are now."""
+        if self._programs.compiled is None or self._programs.step_options.privacy is None:
+            return []
+        clip, noise, rows = (self._programs.scalars[f"privacy.{name}"] for name in ("clip", "noise", "rows"))
+        deviation = f"noise of {noise:.4g} times that is added"
+        return [
+            f"privacy: gradients of rows are clipped to a norm of {clip:.4g}, {deviation}, divided by {rows:g} rows"
+        ]
 
     def _norms_per_worker(self) -> bool:
         compiled = self._programs.compiled
