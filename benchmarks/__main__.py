@@ -8,7 +8,21 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import adamw, epochs, estimators, harness, kernels, metrics, optimizers, overhead, tables, workers, zoo
+from benchmarks import (
+    adamw,
+    epochs,
+    estimates,
+    estimators,
+    harness,
+    kernels,
+    metrics,
+    optimizers,
+    overhead,
+    replicas,
+    tables,
+    workers,
+    zoo,
+)
 from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
@@ -59,6 +73,13 @@ def parser() -> argparse.ArgumentParser:
     counted = commands.add_parser("metrics", help="what metrics inside the step cost, in percent of an MLP's step")
     counted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     counted.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    for name, text in (
+        ("estimate", "the predicted time of a step beside the measured one, on all cases"),
+        ("replicas", "eight replicas of the perceptron as a multiple of one"),
+    ):
+        plain = commands.add_parser(name, help=text)
+        plain.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+        plain.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
     whole = commands.add_parser("epoch", help="whole epochs of ws.fit against loops of torch and JAX")
     whole.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     whole.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
@@ -185,6 +206,10 @@ def main() -> int:
             check_threads(arguments.threads)
             result = estimators.run(arguments.rounds, arguments.threads)
             show = tables.show_estimators
+        elif arguments.command in ("estimate", "replicas"):
+            check_threads(arguments.threads)
+            benchmark = {"estimate": estimates, "replicas": replicas}[arguments.command]
+            result, show = benchmark.run(arguments.threads), benchmark.show
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
             result = metrics.run(arguments.threads)

@@ -158,6 +158,7 @@ from wholestep.train import (
     TrainConfig as TrainConfig, TrainHistory as TrainHistory, Replica as Replica, ReplicaHistory as ReplicaHistory,
     History as History, find_batch_size as find_batch_size, find_lr as find_lr,
 )
+from wholestep.train.branch import branch as branch
 from wholestep.train.replay import (
     Difference as Difference, Replay as Replay, compare_runs as compare_runs, verify_determinism as verify_determinism,
 )
