@@ -37,7 +37,9 @@ def test_the_bytes_by_purpose_add_up_and_follow_the_shapes() -> None:
     clipped = ws.estimate(network(), **SPEC, clip_norm=1.0)  # gradients wait for their norm, so they are stored
     assert clipped.memory["gradients"] > found.memory["gradients"]
     assert clipped.memory["gradients"] >= sizes["0"] * 0.9
-    assert found.fits("8GB") and found.fits(found.peak_bytes) and not found.fits(found.peak_bytes - 1)
+    assert found.fits("8GB")
+    assert found.fits(found.peak_bytes)
+    assert not found.fits(found.peak_bytes - 1)
     with pytest.raises(ws.errors.OptionError, match="expected bytes"):
         found.fits("50%")
 

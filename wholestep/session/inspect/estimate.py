@@ -19,7 +19,6 @@ from wholestep.compiler.plan.io.traffic import loads, price_kernel, stores
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, WholestepError
-from wholestep.schedules.show import terminal_plot
 from wholestep.steps.options import as_memory_limit
 
 BARRIER = 1.5e-6  # seconds of a barrier of the threads of a CPU
@@ -148,7 +147,7 @@ class StepEstimate(PlanReport):
         """Draw memory by purpose and by layer into a file, e.g. "memory.svg"; without a file, as text."""
         groups = {"memory": self.memory, "layers": self.layers}
         if path is None:
-            return "\n\n".join(terminal_plot(name, list(sizes.items())) for name, sizes in groups.items() if sizes)
+            return "\n\n".join(_bars(name, sizes) for name, sizes in groups.items() if sizes)
         bars = {
             name: {part: [(float(i), 0.0), (float(i), float(size))] for i, (part, size) in enumerate(sizes.items())}
             for name, sizes in groups.items()
@@ -170,3 +169,10 @@ class StepEstimate(PlanReport):
                 *layers,
             ]
         )
+
+
+def _bars(title: str, sizes: Mapping[str, int], width: int = 40) -> str:
+    """A bar for each part, as long as its bytes."""
+    most, edge = max(*sizes.values(), 1), max(map(len, sizes))
+    lines = [f"  {name:<{edge}}  {'█' * round(width * size / most):<{width}}  {size:,}" for name, size in sizes.items()]
+    return "\n".join([f"{title} (bytes)", *lines])
