@@ -44,7 +44,7 @@ def draw(charts: Sequence[Chart], path: Path) -> None:
     except ImportError:
         raise UsageError(
             f"drawing {path.name!r} needs matplotlib: pip install matplotlib. "
-            "A name that ends with .svg needs nothing; plot() gives text."
+            "An .svg file needs no package; plot() returns text."
         ) from None
     figure = Figure(figsize=(5 * len(charts), 3.5), layout="constrained")
     FigureCanvasAgg(figure)

@@ -26,6 +26,7 @@ from wholestep.nn.module.freezing import refuse_all_frozen
 from wholestep.nn.module.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, read_launch
+from wholestep.privacy.settings import Privacy
 from wholestep.schedules.run_length import Planned
 from wholestep.session import Session, build_session
 from wholestep.session.building.arguments import need_workers, shared_arguments
@@ -45,6 +46,7 @@ from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import optimizer_of, resolve_schedule
 from wholestep.train.lint.lint import log_findings
 from wholestep.train.lint.rules import LintedRun
+from wholestep.train.private_run import private_run
 from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
@@ -118,6 +120,9 @@ class Experiment:
             `clip_norm`, with which it is logged anyway.
         per_row: record the "loss" and the "gradient_norm" of every row in every epoch: `history.per_row`, and
             `history.suspects(20)`, the rows that pulled most on the weights.
+        privacy: train with differential privacy: `ws.Privacy(epsilon=3, delta=1e-5, clip=1.0)`.  Gradients are clipped
+            per row, noise is added, and batches are random draws of `batch_size` rows on average; the history has the
+            `epsilon` spent.  Losses and metrics of the training data are not protected.
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
             "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
             a model that replaces them.
@@ -187,6 +192,7 @@ class Experiment:
     clip_value: float | None = None
     gradient_norm: bool = False
     per_row: Sequence[str] = ()
+    privacy: Privacy | None = None
     nonfinite: str = "raise"
     precision: str | None = None
     loss_scale: LossScale | None = None
@@ -272,11 +278,17 @@ class Experiment:
         need_batches(loader)
         if isinstance(self.model, Step):
             session, names = build_step(self, self.model, loader, held)
-            trainer = Trainer(session, config_for(self._config, names), self.callbacks, held)
-        else:
-            trainer = Trainer(self._over_module(self.model, loader, held), self._config, self.callbacks, held)
+            return self._trainer(session, loader, held, config_for(self._config, names)), loader
+        run = self
+        if self.privacy is not None:
+            run, loader = private_run(self, loader)
+        session = run._over_module(self.model, loader, held)
+        return run._trainer(session, loader, held, self._config), loader
+
+    def _trainer(self, session: Session, loader: DataLoader, held: Table | None, config: TrainConfig) -> Trainer:
+        trainer = Trainer(session, config, self.callbacks, held)
         trainer.started_with = self._notes(loader)
-        return trainer, loader
+        return trainer
 
     def _over_module(self, model: Module, loader: DataLoader, held: Table | None) -> Session:
         """A session over a module with its loss and optimizer, after all checks of the data."""
@@ -324,6 +336,7 @@ class Experiment:
             **({} if self.class_weight is None else {"class_weight": str(self.class_weight)}),
             "optimizer": self.optimizer.to_config() if isinstance(self.optimizer, Optimizer) else None,
             "schedule": None if self.schedule is None else str(self.schedule),
+            **({} if self.privacy is None else {"privacy": str(self.privacy)}),
             "batch_size": loader.batch_size,
             **(encoding_metadata(self.model) if isinstance(self.model, Module) else {}),
         }
