@@ -52,7 +52,7 @@ def export_page(
         rows: the most rows of the training and of the validation data to embed; None: those that take 8 MB.
         script: the file of the experiment, which the page names in its line of Python.
 
-    Example: `ws.export_page(ws.Experiment(model=net, data=(x, y), loss="cross_entropy"), "digits.html")`.
+    Example: `export_page(ws.Experiment(model=net, data=(x, y), loss="cross_entropy"), "digits.html")`.
     """
     target = Path(path)
     if rows is not None and (not isinstance(rows, int) or rows < 1):
