@@ -16,7 +16,6 @@ import numpy as np
 from benchmarks.case import Arrays, Case, Cell
 from benchmarks.cases.zoo import torchvision
 from benchmarks.gpu.cases import COMPILED, GRAPHS, GpuCase, random_weights
-from benchmarks.gpu.wide_networks import without_draws
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +27,14 @@ PEERS = (*GRAPHS, *COMPILED)
 NO_DROPOUT = {  # by the names of transformers
     "gpt2": dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
     "bert": dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
+}
+SWIN_T: dict[str, Any] = {  # torchvision's swin_t, whose function sets the stochastic depth itself
+    "patch_size": [4, 4],
+    "embed_dim": 96,
+    "depths": [2, 2, 6, 2],
+    "num_heads": [3, 6, 12, 24],
+    "window_size": [7, 7],
+    "stochastic_depth_prob": 0.0,
 }
 
 
@@ -61,9 +68,9 @@ def sentences(rows: int, tokens: int, vocabulary: int, padded: bool = False) -> 
 # -- networks ----------------------------------------------------------------------------------------------------
 
 
-def vision(name: str) -> torch.nn.Module:
-    """A model of torchvision.  Not all take rates of dropout and stochastic depth."""
-    return without_draws(getattr(torchvision().models, name)())
+def vision(name: str, **more: Any) -> torch.nn.Module:
+    network: torch.nn.Module = getattr(torchvision().models, name)(**more)
+    return network
 
 
 def language(config: str, model: str, **more: Any) -> torch.nn.Module:
@@ -102,10 +109,10 @@ def llama(layers: int, width: int, inner: int, heads: int, key_heads: int, vocab
 
 
 NETWORKS: dict[str, Network] = {
-    "mobilenet_v3_large": Network(partial(vision, "mobilenet_v3_large"), pictures),
-    "efficientnet_b0": Network(partial(vision, "efficientnet_b0"), pictures),
-    "convnext_tiny": Network(partial(vision, "convnext_tiny"), pictures),
-    "swin_t": Network(partial(vision, "swin_t"), pictures),
+    "mobilenet_v3_large": Network(partial(vision, "mobilenet_v3_large", dropout=0.0), pictures),
+    "efficientnet_b0": Network(partial(vision, "efficientnet_b0", dropout=0.0, stochastic_depth_prob=0.0), pictures),
+    "convnext_tiny": Network(partial(vision, "convnext_tiny", stochastic_depth_prob=0.0), pictures),
+    "swin_t": Network(partial(vision, "SwinTransformer", **SWIN_T), pictures),
     "gpt2_hf": Network(
         partial(language, "GPT2Config", "GPT2LMHeadModel", **NO_DROPOUT["gpt2"]),
         partial(sentences, tokens=512, vocabulary=50257),

@@ -19,7 +19,7 @@ import wholestep.train
 from wholestep.interop import ancestors
 from wholestep.lazy import Exports
 
-HEAVY = ("egglog", "filelock", "platformdirs", "rich", "safetensors", "sklearn", "subprocess", "torch", "typer")
+HEAVY = ("filelock", "platformdirs", "rich", "safetensors", "sklearn", "subprocess", "torch", "typer")
 
 
 def test_every_public_function_and_class_is_documented():
@@ -124,7 +124,7 @@ FOR_OTHER_STEPS = (
     "difflib",
     "wholestep.session.inspect.profile", "wholestep.train", "wholestep.data",
     "wholestep.callbacks", "wholestep.models", "wholestep.cli", "importlib.metadata", "subprocess", "tempfile",
-    "shutil", "asyncio", "concurrent", "multiprocessing", "matplotlib", "ml_dtypes", "egglog",
+    "shutil", "asyncio", "concurrent", "multiprocessing", "matplotlib", "ml_dtypes",
 )  # fmt: skip
 # What a step from the cache loads of the folders that plans are made in: a plan is read and laid out; the
 # planner checked it before it was stored.

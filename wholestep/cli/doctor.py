@@ -1,14 +1,13 @@
-"""`wholestep doctor`: versions, devices, compiler, cache, and a self-test."""
+"""`wholestep doctor`: versions, devices, compiler, cache, a self-test, and the commands that mend what is missing."""
 
 from __future__ import annotations
 
-import os
-import platform
+import shlex
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -16,9 +15,11 @@ from typing import Annotated
 
 import typer
 
-from wholestep.errors import OptionError, WholestepError
+from wholestep import platforms
+from wholestep.cli import machine
+from wholestep.errors import CompilerError, OptionError, WholestepError
 
-OTHERS = ("egglog", "safetensors", "matplotlib", "rich", "typer")
+OTHERS = ("safetensors", "matplotlib", "rich", "typer")
 
 
 def doctor(
@@ -27,18 +28,20 @@ def doctor(
     ] = None,
     hosts: Annotated[str | None, typer.Option(help="Machines that they are on, by commas.")] = None,
 ) -> None:
-    """Report versions, devices and compiler of this machine, and train two steps as a self-test."""
-    failed = False
+    """Report platform, compiler, instructions and limits of this machine, train two steps, and name what mends it."""
+    failures: dict[str, Exception] = {}
     asked = rows()
     if workers is not None:
         asked.append(("workers", partial(_workers, workers, hosts)))
     for name, probe in asked:
         try:
             text = probe()
-        except (WholestepError, OSError) as error:
-            text, failed = f"FAILED: {error}", True
+        except (WholestepError, OSError, MemoryError) as error:
+            text, failures[name] = f"FAILED: {error}", error
         print(f"{name:<12}{text}")
-    if failed:
+    for advice in remedies(failures):
+        print(f"{'to do':<12}{advice}")
+    if failures:
         raise typer.Exit(1)
 
 
@@ -46,18 +49,38 @@ def rows() -> list[tuple[str, Callable[[], str]]]:
     """The rows of the report, in order."""
     return [
         ("wholestep", _own_version),
-        ("python", lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        ("platform", machine.describe_platform),
+        ("python", machine.describe_python),
         ("numpy", lambda: metadata.version("numpy")),
         ("others", _others),
         ("device", _device),
         ("target", _target),
-        ("cores", lambda: f"{_cores()} of {os.cpu_count()} may be used"),
-        ("threads", _threads),
+        ("processor", platforms.processor_name),
+        ("cores", machine.describe_cores),
+        ("memory", machine.describe_memory),
         ("compiler", _compiler),
         ("gpu", _gpu),
         ("cache", _cache),
         ("self-test", _self_test),
     ]
+
+
+def remedies(failures: Mapping[str, Exception]) -> list[str]:
+    """The one command that mends each thing that failed, or that makes every start slow."""
+    from wholestep.options import CompileOptions
+
+    advice = []
+    if "compiler" in failures:
+        named = CompileOptions().compiler_command
+        advice.append("unset CC" if named else f'{shlex.quote(sys.executable)} -m pip install "wholestep[cc]"')
+    if machine.cache_folder()[1]:
+        advice.append("export WHOLESTEP_CACHE_DIR=/a/folder/that/you/can/write    # else every process compiles again")
+    usable = machine.usable_bytes()
+    if usable is not None and usable < machine.LEAST_BYTES:
+        advice.append(
+            f"ulimit -v {machine.LEAST_BYTES >> 10}    # or give the container 512 MiB of memory: compilers need it"
+        )
+    return advice
 
 
 def _own_version() -> str:
@@ -76,10 +99,6 @@ def _others() -> str:
     return ", ".join(versions)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _device() -> str:
     from wholestep.compiler.devices import BACKENDS
 
@@ -93,13 +112,6 @@ def _target() -> str:
     target = device_named("cpu").target
     others = [each.name for each in available_targets() if each is not target]
     return target.name + (f" (also {', '.join(others)})" if others else "")
-
-
-def _threads() -> str:
-    from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
-    from wholestep.options import thread_count
-
-    return f"{thread_count(None, default_threads(), MAX_THREADS)} by default"
 
 
 def _compiler() -> str:
@@ -126,13 +138,9 @@ def _gpu() -> str:
 
 
 def _cache() -> str:
-    from wholestep.compiler.runtime.cache.content_store import open_cache
-    from wholestep.options import CompileOptions
-
-    folder = open_cache(CompileOptions()).folder
+    folder, problem = machine.cache_folder()
     sizes = [size for path in folder.rglob("*") if (size := _file_size(path)) is not None]
-    writable = "" if os.access(folder if folder.exists() else folder.parent, os.W_OK) else ", NOT WRITABLE"
-    return f"{folder} ({len(sizes)} files, {sum(sizes):,} bytes{writable})"
+    return f"{folder} ({len(sizes)} files, {sum(sizes):,} bytes)" + (f", NOT KEPT: {problem}" if problem else "")
 
 
 def _file_size(path: Path) -> int | None:
@@ -160,7 +168,11 @@ def _workers(count: int, hosts: str | None) -> str:
 
 
 def _self_test() -> str:
-    return _two_steps("cpu")
+    """Two steps on the CPU; without a compiler, in NumPy."""
+    try:
+        return _two_steps("cpu")
+    except CompilerError:
+        return f'{_two_steps("reference")} with device="reference", which needs no compiler'
 
 
 def _two_steps(device: str) -> str:

@@ -10,7 +10,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node, Output, toposort
 from wholestep.compiler.passes.egraph.explain import ExplainedStep, explain
 from wholestep.compiler.passes.egraph.optimize import Request, Rewriting, rewrite_by_equality
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
-from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker, shared_worker
+from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError
 from wholestep.compiler.pipeline import STAGES
 from wholestep.compiler.target import Target
 from wholestep.errors import UnknownNameError
@@ -78,7 +78,7 @@ def explain_tensor(graph: IRGraph, options: CompileOptions, target: Target, name
             f"there is nothing named {name!r} to explain; there are: {', '.join(map(repr, nodes)) or 'none'}."
         )
     stages: list[ExplainedStage] = []
-    runner = _Runner(options, shared_worker(), target)
+    runner = _Runner(options, target)
     forward = runner.rewrite(graph, before_autodiff=True)
     if forward is not None:
         stages.append(runner.stage("before autodiff", forward, [nodes[name]]))
@@ -93,7 +93,6 @@ def explain_tensor(graph: IRGraph, options: CompileOptions, target: Target, name
 @dataclass(frozen=True)
 class _Runner:
     options: CompileOptions
-    worker: Worker
     target: Target
 
     def rewrite(self, graph: IRGraph, *, before_autodiff: bool) -> Rewriting | None:
@@ -104,12 +103,12 @@ class _Runner:
         budget = Budget(options.egraph_rounds, options.egraph_nodes, seconds=options.egraph_seconds)
         request = Request({}, self.target.costs, Exactness(options.exactness), before_autodiff, budget)
         try:
-            return rewrite_by_equality(graph, request, self.worker, {})
+            return rewrite_by_equality(graph, request, {})
         except SaturationError:
             return None
 
     def stage(self, name: str, rewriting: Rewriting, ends: Sequence[Node]) -> ExplainedStage:
-        steps, rules = explain(rewriting, ends, self.worker)
+        steps, rules = explain(rewriting, ends)
         return ExplainedStage(name, tuple(steps), rules)
 
 

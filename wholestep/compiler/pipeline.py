@@ -24,7 +24,7 @@ from wholestep.compiler.passes.distribute.tensor_parallel import split
 from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.report import EGraphReport, describe_error
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
-from wholestep.compiler.passes.egraph.saturate import Budget, Worker, shared_worker
+from wholestep.compiler.passes.egraph.saturate import Budget
 from wholestep.compiler.passes.layout.merge_batch_axes import merge_batch_axes
 from wholestep.compiler.passes.layout.sink_reshapes import sink_row_reshapes
 from wholestep.compiler.passes.lower.autocast import widen_half_arithmetic
@@ -151,7 +151,6 @@ class Compiler:
     options: CompileOptions = field(default_factory=CompileOptions)
     spans: Spans = field(default_factory=Spans)
     egraph_reports: list[EGraphReport] = field(default_factory=list)
-    worker: Worker = field(default_factory=shared_worker)
     given_up: list[str] = field(default_factory=list)  # passes that failed and were skipped, and why
     label: Callable[[Node], str] = origin_of  # the text for a node in a kernel's origin
     _verified_nodes: set[Node] = field(default_factory=set, init=False, repr=False)  # nodes that passed verification
@@ -223,7 +222,6 @@ class Compiler:
             before_autodiff=before_autodiff,
             budget=Budget(self.options.egraph_rounds, self.options.egraph_nodes, seconds=self.options.egraph_seconds),
             costs=target.costs,
-            worker=self.worker,
         )
         try:
             self._check(rewritten)

@@ -6,10 +6,12 @@ from wholestep.train.checkpoint import (
 )
 from wholestep.train.experiment import Experiment as Experiment
 from wholestep.train.history import TrainHistory as TrainHistory
+from wholestep.train.replicas.history import Replica as Replica, ReplicaHistory as ReplicaHistory
 from wholestep.train.config import TrainConfig as TrainConfig
 from wholestep.train.trainer import Trainer as Trainer
 from wholestep.train.fitting import fit as fit
 from wholestep.train.tuning.cross_validation import CrossValidation as CrossValidation, cross_validate as cross_validate
+from wholestep.train.tuning.intervals import PredictionInterval as PredictionInterval
 from wholestep.train.tuning.search import (
     RateSearch as RateSearch, find_batch_size as find_batch_size, find_lr as find_lr,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol
 from weakref import WeakSet, ref
 
+from wholestep import platforms
 from wholestep.compiler.backend import IndexRefusedError, Launch, Program
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UnknownNameError, UsageError
@@ -62,7 +62,7 @@ def _after_fork() -> None:
         turns.renew()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+platforms.after_fork(_after_fork)
 
 
 class Readings(Protocol):
@@ -92,6 +92,7 @@ class EntryPoint:
         # On a synchronous device the loss is read immediately, otherwise on access.
         self._loss_now = program.loss if self.has_loss and program.synchronous else _no_loss_yet
         self.ran = False
+        self.step_seconds: float | None = None  # of the fastest slice of a run
         self._last: Callable[[], StepResult | None] = _no_result
 
     def __call__(self, arrays: Mapping[str, object]) -> StepResult:
@@ -126,6 +127,11 @@ class EntryPoint:
             return
         for start in range(0, count, most):
             yield {name: a[start : start + most] for name, a in arrays.items()}  # type: ignore[index]
+
+    def time_slice(self, steps: int, seconds: float) -> None:
+        """Note the time of a slice of a run."""
+        if steps:
+            self.step_seconds = min(seconds / steps, self.step_seconds or seconds / steps)
 
     def loss(self) -> float:
         """The loss of the last step."""

@@ -12,7 +12,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import TensorType, float32, int64
-from wholestep.compiler.passes.egraph.egraph import EGraph, WorkerTables, canonical
+from wholestep.compiler.passes.egraph.egraph import EGraph, SaturatedTables, canonical
 from wholestep.compiler.passes.egraph.encode import CUT, FULL, Encoded, encode, full_value
 from wholestep.compiler.passes.egraph.rebuild import rebuild
 from wholestep.compiler.passes.egraph.terms import (
@@ -30,7 +30,7 @@ from wholestep.compiler.passes.egraph.terms import (
 def unsaturated(encoded: Encoded) -> EGraph:
     """The e-graph of the terms alone: each its own class."""
     nodes = {term: i for i, term in enumerate(encoded.terms)}
-    return canonical(encoded.terms, encoded.program, encoded.roots, (), WorkerTables(nodes, ()))
+    return canonical(encoded.terms, encoded.program, encoded.roots, (), SaturatedTables(nodes, ()))
 
 
 def there_and_back(graph: IRGraph) -> IRGraph:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import wholestep as ws
@@ -16,20 +14,11 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, SourceLine
 from wholestep.compiler.passes.egraph.explain import changes, explain, proves
 from wholestep.compiler.passes.egraph.optimize import Request, Rewriting, rewrite_by_equality
-from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.steps.train import train_graph
-
-WORKER = Worker()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _worker() -> Iterator[None]:
-    with WORKER:
-        yield
 
 
 def rewritten(graph: IRGraph, **request: object) -> Rewriting:
-    found = rewrite_by_equality(graph, Request(dict.fromkeys(graph.symbols, 8), HERE.costs, **request), WORKER, {})  # type: ignore[arg-type]
+    found = rewrite_by_equality(graph, Request(dict.fromkeys(graph.symbols, 8), HERE.costs, **request), {})  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -42,21 +31,21 @@ def ends(graph: IRGraph) -> list[Node]:
 def test_the_named_rules_prove_what_was_written_by_hand(name: str) -> None:
     graph = graph_of(example(name))
     found = rewritten(graph)
-    steps, rules = explain(found, ends(graph), WORKER)
+    steps, rules = explain(found, ends(graph))
     assert rules
     assert {s.rule for s in steps} >= set(rules)  # no rule is needed that the story does not tell
     changed = changes(found, ends(graph))
-    assert proves(found, changed, [r for r in found.rules if r.name in rules], WORKER)
+    assert proves(found, changed, [r for r in found.rules if r.name in rules])
     named = [r for r in found.rules if r.name in rules]
-    assert not proves(found, changed, [], WORKER)
-    assert any(not proves(found, changed, [r for r in named if r is not left_out], WORKER) for left_out in named)
+    assert not proves(found, changed, [])
+    assert any(not proves(found, changed, [r for r in named if r is not left_out]) for left_out in named)
 
 
 def test_a_step_tells_law_class_and_the_users_line() -> None:
     x = leaf("x", ("n", 5))
     gate = Node("sigmoid", (x,), at.NONE, "gate", SourceLine("user.py", 6))
     graph = graph_of(b.unary("exp", Node("mul", (x, gate), at.NONE, "hidden", SourceLine("user.py", 7))))
-    steps, rules = explain(rewritten(graph), ends(graph), WORKER)
+    steps, rules = explain(rewritten(graph), ends(graph))
     assert [r.split("@")[0] for r in rules] == ["name-silu"]
     (step,) = steps
     assert (step.exactness, step.node, str(step.line)) == ("reassociating", "mul 'hidden'", "user.py:7")
@@ -66,7 +55,7 @@ def test_a_step_tells_law_class_and_the_users_line() -> None:
 def test_only_what_a_node_needs_is_told() -> None:
     graph = graph_of(gelu(leaf("x", ("n", 5))), silu(leaf("y", ("n", 5))))
     found = rewritten(graph)
-    stories = [{s.rule.split("@")[0] for s in explain(found, [o.node], WORKER)[0]} for o in graph.outputs]
+    stories = [{s.rule.split("@")[0] for s in explain(found, [o.node])[0]} for o in graph.outputs]
     assert "name-gelu" in stories[0] - stories[1]
     assert "name-silu" in stories[1] - stories[0]
 
@@ -74,7 +63,7 @@ def test_only_what_a_node_needs_is_told() -> None:
 def test_a_node_that_nothing_changed_has_no_story() -> None:
     x = leaf("x", ("n", 5))
     graph = graph_of(b.unary("exp", x), gelu(x))
-    assert explain(rewritten(graph), [graph.outputs[0].node], WORKER) == ([], ())
+    assert explain(rewritten(graph), [graph.outputs[0].node]) == ([], ())
 
 
 def test_copies_are_explained_by_what_entered_for_them() -> None:
@@ -82,7 +71,7 @@ def test_copies_are_explained_by_what_entered_for_them() -> None:
     graph = train_graph(gpt2(config, PRIMITIVE), ws.AdamW())
     found = rewritten(graph, before_autodiff=True)
     assert found.outlined is not None
-    steps, rules = explain(found, ends(graph), WORKER)
+    steps, rules = explain(found, ends(graph))
     names = {r.split("@")[0] for r in rules}
     assert {"name-layer_norm", "name-attention", "name-gelu", "name-cross_entropy"} <= names
     assert len(rules) < len(found.rules)

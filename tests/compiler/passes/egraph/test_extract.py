@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -19,13 +19,6 @@ from wholestep.compiler.passes.egraph.cost import Cost, CostModel
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.extract import extract
 from wholestep.compiler.passes.egraph.rebuild import live_classes
-from wholestep.compiler.passes.egraph.saturate import Worker
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as process:
-        yield process
 
 
 def _several() -> dict[str, IRGraph]:
@@ -61,8 +54,8 @@ GRAPHS = {**_several(), **_families()}
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_search_finds_the_optimum(name: str, worker: Worker) -> None:
-    encoded, egraph = saturated(GRAPHS[name], worker)
+def test_the_search_finds_the_optimum(name: str) -> None:
+    encoded, egraph = saturated(GRAPHS[name])
     model = CostModel(encoded.tables, {"n": 64}, COSTS)
     found = extract(egraph, lambda node: model.cost(node, egraph))
     best = optimal_cost(egraph, lambda node: model.cost(node, egraph))
@@ -127,9 +120,9 @@ def test_a_banned_node_is_left_whatever_it_costs_and_kept_where_it_is_alone() ->
     assert (found.before, found.after) == (2.0, 101.0)
 
 
-def test_all_examples_get_cheaper_or_stay(worker: Worker) -> None:
+def test_all_examples_get_cheaper_or_stay() -> None:
     for name in BY_HAND:
-        encoded, egraph = saturated(graph_of(example(name)), worker)
+        encoded, egraph = saturated(graph_of(example(name)))
         model = CostModel(encoded.tables, {"n": 64}, COSTS)
         found = extract(egraph, lambda node, m=model, e=egraph: m.cost(node, e))
         assert found.after <= found.before, name

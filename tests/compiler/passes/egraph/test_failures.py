@@ -114,7 +114,7 @@ def test_so_is_a_name_whose_definition_fails(monkeypatch: pytest.MonkeyPatch) ->
     assert [list(r.dropped) for r in report.egraph] == [["name-gelu"]] * 2
 
 
-def test_a_guard_that_fails_in_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_that_fails_in_the_saturation(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [
         replace(r, guard=Expression("nobody_knows > 0.0")) if r.name == "mul-commutes" else r for r in rule_set.LAWS
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -17,17 +17,9 @@ from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.passes.simplify.fold import fold
 
-WORKER = Worker()
 T = ws.Tensor
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _worker() -> Iterator[None]:
-    with WORKER:
-        yield
 
 
 def recorded(function: Callable[..., Any], *shapes: tuple[Any, ...], dtype: str = "float64") -> IRGraph:
@@ -47,9 +39,7 @@ def ops(graph: IRGraph) -> list[str]:
 
 
 def optimized(graph: IRGraph, before_autodiff: bool = False) -> IRGraph:
-    rewritten, report = optimize(
-        graph, dict.fromkeys(graph.symbols, 64), before_autodiff=before_autodiff, worker=WORKER
-    )
+    rewritten, report = optimize(graph, dict.fromkeys(graph.symbols, 64), before_autodiff=before_autodiff)
     assert not report.failure, report.failure
     assert_same_values(graph, rewritten, rtol=1e-8)
     return rewritten
@@ -104,7 +94,7 @@ def test_sigmoid_cross_entropy_far_from_zero() -> None:
     values = {"x0": np.array([-900.0, 900.0, -900.0, 900.0]), "x1": np.array([0.0, 1.0, 1.0, 0.0])}
     (plain,) = interpret(graph, inputs=values).outputs.values()
     assert not np.isfinite(plain).all()
-    (steady,) = interpret(optimize(graph, {}, before_autodiff=True, worker=WORKER)[0], inputs=values).outputs.values()
+    (steady,) = interpret(optimize(graph, {}, before_autodiff=True)[0], inputs=values).outputs.values()
     np.testing.assert_allclose(steady, [0.0, 0.0, 900.0, 900.0])
 
 
@@ -192,7 +182,7 @@ def test_variance_by_moments_is_computed_without_cancelling() -> None:
     graph = recorded(lambda x: (x * x).mean(-1) - x.mean(-1) ** 2, (3, 6))
     x = 1e8 + np.random.default_rng(0).normal(size=(3, 6))
     (plain,) = interpret(graph, inputs={"x0": x}).outputs.values()
-    (steady,) = interpret(optimize(graph, {}, worker=WORKER)[0], inputs={"x0": x}).outputs.values()
+    (steady,) = interpret(optimize(graph, {})[0], inputs={"x0": x}).outputs.values()
     np.testing.assert_allclose(steady, x.var(-1), rtol=1e-6)
     assert np.abs(plain / x.var(-1) - 1).max() > 0.1
 
@@ -331,7 +321,7 @@ def test_a_long_chain_of_products_stays_within_bounds() -> None:
 
     sizes = (50, 3, 40, 2, 60, 5, 30, 1)
     graph = recorded(chain, ("n", 50), *pairwise(sizes))
-    rewritten, report = optimize(graph, {"n": 64}, worker=WORKER)
+    rewritten, report = optimize(graph, {"n": 64})
     assert report.enodes < 400
     assert report.stopped == "saturated"
     assert report.cost_after < 0.7 * report.cost_before

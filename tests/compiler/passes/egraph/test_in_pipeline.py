@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +15,9 @@ import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.io.traffic import bytes_moved, flops
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache import plan_cache
 from wholestep.compiler.runtime.cache.plan_cache import plan_key
 from wholestep.errors import OptionError
 from wholestep.steps.train import train_graph
@@ -136,14 +133,13 @@ def test_without_it_nothing_is_reported() -> None:
     assert skipped.egraph == ()
 
 
-def test_a_dead_worker_gives_the_plain_plan_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    dead = Worker((sys.executable, "-S", "-c", "raise SystemExit(9)"))
-    compiler = Compiler(ws.CompileOptions(egraph=True), worker=dead)
+def test_a_spent_budget_gives_the_plain_plan_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    compiler = Compiler(ws.CompileOptions(egraph=True, egraph_seconds=1e-9))
     with caplog.at_level(logging.WARNING, "wholestep"):
         plan, report = compiler.plan(step("gelu by hand"), CAPACITY, HERE)
     assert plan == compiled(step("gelu by hand"), egraph=False)
     assert not report.complete
-    assert "status 9" in caplog.text
+    assert "saturation took more than 1e-09 s" in caplog.text
 
 
 def test_a_plan_without_its_rewriting_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +151,7 @@ def test_a_plan_without_its_rewriting_is_not_kept(tmp_path: Path, monkeypatch: p
         assert len(kept) == (0 if nodes == 1 else 1)
 
 
-def test_the_key_holds_what_the_rewriting_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_holds_what_the_rewriting_depends_on() -> None:
     graph = step("gelu")
 
     def key(**options: Any) -> str:
@@ -163,10 +159,7 @@ def test_the_key_holds_what_the_rewriting_depends_on(monkeypatch: pytest.MonkeyP
 
     base = key(egraph=True)
     others = {key(egraph=False), key(egraph=True, exactness="bitwise"), key(egraph=True, egraph_rounds=3)}
-    monkeypatch.setattr(plan_cache, "egglog_version", lambda: "99")
-    others.add(key(egraph=True))
-    assert len({base} | others) == 5
-    assert key(egraph=False) in others  # without it egglog's version does not matter
+    assert len({base} | others) == 4
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,10 @@ from wholestep.compiler.passes.egraph.encode import Tables, encode
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
 from wholestep.compiler.passes.egraph.rules.rule_set import INSTANCE_LAWS, LAWS, rules_for
 from wholestep.compiler.passes.egraph.rules.tree import Apply
-from wholestep.compiler.passes.egraph.saturate import Budget, Worker, saturate
+from wholestep.compiler.passes.egraph.saturate import Budget, saturate
 
 MADE = {made.rule.name: made for made in (*MADE_INSTANCES, *MADE_NAMES)}
 TABLE: dict[str, list[int]] = defaultdict(lambda: [0, 0])  # rule -> caught, made
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as process:
-        yield process
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,41 +36,41 @@ def _table() -> Iterator[None]:
 # -- every rule fires ----------------------------------------------------------------------------------------------
 
 
-def joined(graph: IRGraph, rule: Rule, tables: Tables | None, worker: Worker) -> bool:
+def joined(graph: IRGraph, rule: Rule, tables: Tables | None) -> bool:
     """Does the rule fire on the graph, and is its right side then in the class of its left side?"""
     encoded = encode(graph)
     if tables is not None:  # numbers of the rule are those of its own tables
         (rule,) = (r for r in rules_for(graph, Exactness.APPROXIMATE, encoded.tables, False) if r.name == rule.name)
-    egraph = saturate(encoded, [rule], Budget(rounds=2), worker).egraph
+    egraph = saturate(encoded, [rule], Budget(rounds=2)).egraph
     made = list(steps(egraph, [rule]))
     return bool(made) and all(s.right is None or egraph.class_of[s.right] == s.root for s in made)
 
 
 @pytest.mark.parametrize("rule", LAWS, ids=lambda r: r.name)
-def test_every_law_fires(rule: Rule, worker: Worker) -> None:
-    assert joined(graph_of(Case(rule, dict(rule.samples[0]), float64).left), rule, None, worker)
+def test_every_law_fires(rule: Rule) -> None:
+    assert joined(graph_of(Case(rule, dict(rule.samples[0]), float64).left), rule, None)
 
 
 @pytest.mark.parametrize("law", INSTANCE_LAWS, ids=lambda law: law.name)
-def test_every_instance_law_fires(law, worker: Worker) -> None:
+def test_every_instance_law_fires(law) -> None:
     graph = law.sample()
     encoded = encode(graph)
     rules = list(law.rules(graph, encoded.tables))
     either_order = [r for r in LAWS if r.name == "add-commutes"]
-    egraph = saturate(encoded, [*rules, *either_order], Budget(rounds=4), worker).egraph
+    egraph = saturate(encoded, [*rules, *either_order], Budget(rounds=4)).egraph
     assert {r.name for r in rules} <= {f.rule for f in egraph.firings}
 
 
 @pytest.mark.parametrize(
     "made", [m for m in MADE.values() if m.rule.name.startswith("name-")], ids=lambda m: m.rule.name
 )
-def test_every_name_is_given(made: Made, worker: Worker) -> None:
+def test_every_name_is_given(made: Made) -> None:
     """Where a result does not tell all inputs, beside another result that does."""
     graph = program_of(made, *(m for m in MADE.values() if is_beside(m.rule, made.rule)))
     encoded = encode(graph)
     rules = rules_for(graph, Exactness.REASSOCIATING, encoded.tables, before_autodiff=False)
     op = made.rule.name.split("@")[0]
-    egraph = saturate(encoded, [r for r in rules if r.name.split("@")[0] == op], Budget(rounds=3), worker).egraph
+    egraph = saturate(encoded, [r for r in rules if r.name.split("@")[0] == op], Budget(rounds=3)).egraph
     assert any(f.rule.split("@")[0] == op and f.root == egraph.roots[0] for f in egraph.firings)
 
 

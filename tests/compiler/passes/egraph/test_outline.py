@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -21,27 +21,17 @@ from wholestep.compiler.ir.types import TensorType, float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.egraph.outline import outline
 from wholestep.compiler.passes.egraph.report import EGraphReport
-from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.passes.lower.decompose import decompose
 from wholestep.compiler.pipeline import Compiler
 from wholestep.steps.train import train_graph
 
-WORKER = Worker()
 CAPACITY = {"n": 64, "batch": 4}
 NEVER, ALWAYS = 10**9, 1
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _worker() -> Iterator[None]:
-    with WORKER:
-        yield
-
-
 def optimized(graph: IRGraph, outline_from: int, before_autodiff: bool = False) -> tuple[IRGraph, EGraphReport]:
     sizes = {s: CAPACITY.get(s, 8) for s in graph.symbols}
-    rewritten, report = optimize(
-        graph, sizes, before_autodiff=before_autodiff, worker=WORKER, outline_from=outline_from
-    )
+    rewritten, report = optimize(graph, sizes, before_autodiff=before_autodiff, outline_from=outline_from)
     assert not report.failure, report.failure
     return rewritten, report
 

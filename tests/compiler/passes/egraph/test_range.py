@@ -190,7 +190,7 @@ SCALED = [(0.3, {"scale-scale"}), (1e-20, set()), (1e20, set())]
 
 
 @pytest.mark.parametrize(("c", "rules"), SCALED)
-def test_the_guards_hold_in_egglog_too(c: float, rules: set[str]) -> None:
+def test_the_guards_hold_in_the_e_graph_too(c: float, rules: set[str]) -> None:
     twice = graph_of(b.scale(b.scale(X, c), c), b.mul(b.scale(X, c), b.scale(Y, c)))
     report = optimize(twice, {})[1]
     assert report.complete

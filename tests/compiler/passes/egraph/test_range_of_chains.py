@@ -32,19 +32,12 @@ from wholestep.compiler.passes.egraph.optimize import Request, Rewriting, rewrit
 from wholestep.compiler.passes.egraph.rebuild import make_node
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.rule_set import rules_for
-from wholestep.compiler.passes.egraph.saturate import Worker
 
 TINY, LARGEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 MARGIN_BELOW, MARGIN_ABOVE = 4.0, 512.0  # within those of tests/fuzz/graphs.py
 DRAWS = 1500  # of the inputs' magnitudes, for each program
 WIDTH = 3
 PROGRAMS = 60
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as started:
-        yield started
 
 
 # -- programs: every row of a tensor is a draw of its own ----------------------------------------------------------
@@ -161,11 +154,11 @@ def values_of_classes(found: Rewriting, feed: dict[str, Any]) -> Iterator[tuple[
         waiting = left
 
 
-def lost_values(graph: IRGraph, worker: Worker) -> tuple[int, int, list[str]]:
+def lost_values(graph: IRGraph) -> tuple[int, int, list[str]]:
     """How many draws and classes were looked at, and the classes that are out of range."""
     feed = feed_of(graph, np.random.default_rng(0))
     stand = rows_that_stand(graph, feed)
-    found = rewrite_by_equality(graph, Request({}, HERE.costs), worker, {}) if stand.any() else None
+    found = rewrite_by_equality(graph, Request({}, HERE.costs), {}) if stand.any() else None
     if found is None:
         return 0, 0, []
     classes, lost = 0, []
@@ -181,12 +174,12 @@ def lost_values(graph: IRGraph, worker: Worker) -> tuple[int, int, list[str]]:
 # -- tests ---------------------------------------------------------------------------------------------------------
 
 
-def test_no_chain_of_laws_leaves_the_range(worker: Worker) -> None:
+def test_no_chain_of_laws_leaves_the_range() -> None:
     rows, made = 0, 0
     for seed in range(PROGRAMS):
         rng = Random(seed)
         graph = drawn(rng, rng.randint(3, 9))
-        stood, classes, lost = lost_values(graph, worker)
+        stood, classes, lost = lost_values(graph)
         assert not lost, f"program {seed}: {lost[0]}, and {len(lost) - 1} more\n{print_graph(graph)}"
         rows, made = rows + stood, made + classes
     assert rows > 300 * PROGRAMS
@@ -213,18 +206,18 @@ def many_factors() -> IRGraph:
 
 
 @pytest.mark.parametrize("make", [found_by_fuzzing, many_factors])
-def test_factors_that_several_laws_move_add_up(make: Callable[[], IRGraph], worker: Worker) -> None:
-    stood, classes, lost = lost_values(make(), worker)
+def test_factors_that_several_laws_move_add_up(make: Callable[[], IRGraph]) -> None:
+    stood, classes, lost = lost_values(make())
     assert not lost
     assert stood > 10
     assert classes > 5
 
 
-def test_without_their_sum_the_range_is_lost(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_their_sum_the_range_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step alone is moderate still."""
 
     def unlimited(*given: Any) -> list[Rule]:
         return [replace(rule, scaled=None) if rule.scaled else rule for rule in rules_for(*given)]
 
     monkeypatch.setattr(optimize, "rules_for", unlimited)
-    assert lost_values(many_factors(), worker)[2]
+    assert lost_values(many_factors())[2]

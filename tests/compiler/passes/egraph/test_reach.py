@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given, settings
 
@@ -18,16 +16,9 @@ from wholestep.compiler.passes.egraph.encode import Encoded, encode
 from wholestep.compiler.passes.egraph.rules.composites import composites_with_definition
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
 from wholestep.compiler.passes.egraph.rules.rule_set import rules_for
-from wholestep.compiler.passes.egraph.saturate import Budget, Worker, saturate
+from wholestep.compiler.passes.egraph.saturate import Budget, saturate
 
-WORKER = Worker()
 LEVEL = Exactness.APPROXIMATE
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _worker() -> Iterator[None]:
-    with WORKER:
-        yield
 
 
 def rules_of(graph: IRGraph) -> tuple[Encoded, list[Rule], list[Rule]]:
@@ -38,7 +29,7 @@ def rules_of(graph: IRGraph) -> tuple[Encoded, list[Rule], list[Rule]]:
 
 def assert_nothing_is_missed(graph: IRGraph) -> None:
     encoded, rules, kept = rules_of(graph)
-    fired = set(saturate(encoded, rules, Budget(rounds=5), WORKER).matches)
+    fired = set(saturate(encoded, rules, Budget(rounds=5)).matches)
     assert fired <= {r.name for r in kept}
 
 
@@ -76,7 +67,7 @@ def test_exchanging_operands_is_all_that_some_rules_do() -> None:
 def test_then_nothing_is_saturated_and_the_report_says_so() -> None:
     x, y = leaf("x", (3, 4)), leaf("y", (3, 4))
     graph = graph_of(b.unary("exp", b.mul(x, y)))
-    rewritten, report = optimize(graph, {}, worker=WORKER)
+    rewritten, report = optimize(graph, {})
     assert rewritten is graph
     assert "nothing to do: no rule can match" in str(report)
     assert (report.failure, report.enodes) == ("", 0)

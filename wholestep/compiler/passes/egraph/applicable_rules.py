@@ -1,4 +1,4 @@
-"""Rule pruning by reachability: rules that can never match a program are not declared to egglog.
+"""Rule pruning by reachability: rules that can never match a program are not matched.
 
 A fixpoint over edges (op, operand position, op of the operand).  A rule can match once all edges of its left side
 exist; then the edges of its right side may exist too, and an op that reads one side may read the other.  Attributes and

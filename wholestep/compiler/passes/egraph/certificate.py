@@ -10,11 +10,12 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, Firing, Slot
 from wholestep.compiler.passes.egraph.encode import FULL, op_of
 from wholestep.compiler.passes.egraph.rebuild import live_classes
-from wholestep.compiler.passes.egraph.rules.emit import EmittedRule, emit
+from wholestep.compiler.passes.egraph.rules.compile import compile_rule
+from wholestep.compiler.passes.egraph.rules.query import CompiledRule
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable
 
-Emitted = Mapping[str, EmittedRule]  # rule name -> the rule as egglog text
+Compiled = Mapping[str, CompiledRule]  # rule name -> its query
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,10 @@ class ProofStep:
 
 
 def steps(
-    egraph: EGraph, rules: Sequence[Rule], emitted: Emitted | None = None, within: Container[int] | None = None
+    egraph: EGraph, rules: Sequence[Rule], compiled: Compiled | None = None, within: Container[int] | None = None
 ) -> Iterator[ProofStep]:
     """The proof steps of the firings of these rules; only in the e-classes `within`, if given."""
-    rule_of = {rule.name: (rule, emitted[rule.name] if emitted is not None else emit(rule, 0)) for rule in rules}
+    rule_of = {rule.name: (rule, compiled[rule.name] if compiled is not None else compile_rule(rule)) for rule in rules}
     for firing in egraph.firings:
         if firing.rule in rule_of and (within is None or firing.root in within):
             yield _step(egraph, *rule_of[firing.rule], firing)
@@ -52,7 +53,7 @@ def find_changed_classes(egraph: EGraph, chosen: Sequence[ENode]) -> dict[int, i
 
 
 def count_applications(
-    egraph: EGraph, rules: Sequence[Rule], emitted: Emitted, chosen: Sequence[ENode], changed: Mapping[int, int]
+    egraph: EGraph, rules: Sequence[Rule], compiled: Compiled, chosen: Sequence[ENode], changed: Mapping[int, int]
 ) -> dict[str, int]:
     """How often each rule created the chosen e-node; `changed`: e-classes, and the number of copies of each.
 
@@ -60,7 +61,7 @@ def count_applications(
     """
     original = egraph.original_choice()
     applications: set[tuple[str, int]] = set()
-    for step in steps(egraph, rules, emitted, changed):
+    for step in steps(egraph, rules, compiled, changed):
         if step.right == chosen[step.root] if step.right is not None else step.left == original[step.root]:
             applications.add((step.rule.name.split("@")[0], step.root))
     for name, _, definition in egraph.definitions:
@@ -73,13 +74,13 @@ def count_applications(
     return dict(counts)
 
 
-def find_replaced_nodes(egraph: EGraph, rules: Sequence[Rule], emitted: Emitted) -> frozenset[ENode]:
+def find_replaced_nodes(egraph: EGraph, rules: Sequence[Rule], compiled: Compiled) -> frozenset[ENode]:
     """The e-nodes that stability rules (`replaces`) ban: in an e-class where one fired, all but its right sides.
 
     The other e-nodes of such a class derive from the left side and are no more stable, except for composites, which are
     stable, and for the definition of a right side.
     """
-    fired = [s for s in steps(egraph, [r for r in rules if r.replaces], emitted) if not s.is_cyclic]
+    fired = [s for s in steps(egraph, [r for r in rules if r.replaces], compiled) if not s.is_cyclic]
     left = {s.left for s in fired}
     allowed_in: dict[int, set[ENode]] = {}
     for step in fired:
@@ -99,11 +100,11 @@ def _is_named(node: ENode) -> bool:
     return op in OPS and OPS[op].family is Family.COMPOSITE
 
 
-def _step(egraph: EGraph, rule: Rule, emitted: EmittedRule, firing: Firing) -> ProofStep:
-    tensors = len(emitted.tensors) - 1
-    bound = dict(zip(emitted.tensors[1:], firing.bindings[:tensors], strict=True))
-    numbers = dict(zip((n for n, _ in emitted.numbers), firing.bindings[tensors:], strict=True))
-    instance = _Instance(egraph, emitted, bound, numbers)
+def _step(egraph: EGraph, rule: Rule, compiled: CompiledRule, firing: Firing) -> ProofStep:
+    tensors = len(compiled.tensors) - 1
+    bound = dict(zip(compiled.tensors[1:], firing.bindings[:tensors], strict=True))
+    numbers = dict(zip(compiled.numbers, firing.bindings[tensors:], strict=True))
+    instance = _Instance(egraph, compiled, bound, numbers)
     left = instance.node("left", rule.left)
     assert left is not None
     right = instance.node("right", rule.right)
@@ -116,7 +117,7 @@ class _Instance:
     """Both sides of a rule, instantiated with the bindings of one firing."""
 
     egraph: EGraph
-    emitted: EmittedRule
+    compiled: CompiledRule
     tensors: Mapping[str, Slot]
     numbers: Mapping[str, Slot]
 
@@ -132,7 +133,7 @@ class _Instance:
         return node
 
     def _node(self, side: str, tree: Apply | Number, parent: Apply | None, position: int) -> ENode:
-        type = int(self.numbers[self.emitted.type_name(side, tree, parent, position)])
+        type = int(self.numbers[self.compiled.type_name(side, tree, parent, position)])
         if isinstance(tree, Number):
             return ENode(FULL, (self._value(tree),), type, ())
         children = tuple(self._class(side, child, tree, i) for i, child in enumerate(tree.children))
@@ -146,8 +147,8 @@ class _Instance:
         return self.egraph.class_of[node]
 
     def _value(self, number: Number) -> float:
-        if number in self.emitted.loose:
-            return self.numbers[self.emitted.loose[number]]
+        if number in self.compiled.loose:
+            return self.numbers[self.compiled.loose[number]]
         return float(number.value.evaluate(self._name_of()))
 
     def _name_of(self) -> Mapping[str, Slot]:

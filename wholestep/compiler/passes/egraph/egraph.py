@@ -71,19 +71,19 @@ class EGraph:
 
 
 @dataclass(frozen=True)
-class WorkerTables:
-    """The worker's tables: e-nodes with their e-classes, and firings; e-classes have the numbers of its process."""
+class SaturatedTables:
+    """All e-nodes with their e-classes, and firings; e-classes have the numbers of the saturation."""
 
     nodes: dict[ENode, int]
     firings: Sequence[tuple[str, tuple[int, ...], tuple[Slot, ...]]]  # rule, root and tensors, other bindings
 
 
 def canonical(
-    terms: Sequence[ENode], program: int, roots: Sequence[int], equal: Sequence[Equality], rows: WorkerTables
+    terms: Sequence[ENode], program: int, roots: Sequence[int], equal: Sequence[Equality], rows: SaturatedTables
 ) -> EGraph:
     """Renumber the e-classes by content: those of the terms first, in their order, then by their smallest e-node.
 
-    The first `program` terms are the program's own.  The numbering does not depend on egglog's internal order.
+    The first `program` terms are the program's own.  The numbering does not depend on the order of the saturation.
     """
     located: list[int] = []
     for term in terms:
@@ -111,7 +111,7 @@ def _renumber(node: ENode, number: dict[int, int]) -> ENode:
     return ENode(node.head, node.slots, node.type, tuple(number[c] for c in node.children))
 
 
-def _number_classes(located: Sequence[int], rows: WorkerTables) -> dict[int, int]:
+def _number_classes(located: Sequence[int], rows: SaturatedTables) -> dict[int, int]:
     """Every e-class has an e-node over earlier e-classes: number them in rounds, sorted by content within a round."""
     number: dict[int, int] = {}
     for raw in located:

@@ -26,7 +26,7 @@ CUT = "cut"  # barrier between a tensor that is differentiated with respect to a
 
 DTYPE_CODES = {name: code for code, name in enumerate(DTYPES)}
 TUPLE_CODE = 15  # the dtype code of a tuple of results
-LARGEST_EXACT = 2.0**53  # integers up to this are exact in float64, in which egglog holds constants
+LARGEST_EXACT = 2.0**53  # integers up to this are exact in float64, in which terms hold constants
 
 
 def type_code(type: Type) -> int:
@@ -212,7 +212,7 @@ def full_value(node: Node) -> float | None:
     value = float(number)
     if math.isnan(value) or (isinstance(number, int) and abs(number) > LARGEST_EXACT):
         return None
-    return None if value == 0 and math.copysign(1, value) < 0 else value  # egglog does not distinguish -0 from 0
+    return None if value == 0 and math.copysign(1, value) < 0 else value  # equal numbers are one term, and -0 equals 0
 
 
 def is_opaque(node: Node) -> bool:

@@ -17,7 +17,7 @@ from wholestep.compiler.passes.egraph.encode import Encoded
 from wholestep.compiler.passes.egraph.optimize import Rewriting
 from wholestep.compiler.passes.egraph.rebuild import live_classes
 from wholestep.compiler.passes.egraph.rules.rule import Rule
-from wholestep.compiler.passes.egraph.saturate import Budget, Worker, saturate
+from wholestep.compiler.passes.egraph.saturate import Budget, saturate
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Justifier:
 
     def _links(self) -> list[Link]:
         links = [Link(name, None, left, right) for name, left, right in self.egraph.definitions]
-        for step in steps(self.egraph, self.rewriting.rules, self.rewriting.emitted):
+        for step in steps(self.egraph, self.rewriting.rules, self.rewriting.compiled):
             below = step.makes if step.right is None else step.makes[:-1]
             links.append(Link(step.rule.name, step.rule, step.left, step.right, step.needs[:-1], below))
         return links
@@ -185,7 +185,7 @@ class Justifier:
         return list(links.values())
 
 
-def explain(rewriting: Rewriting, ends: Sequence[Node], worker: Worker) -> tuple[list[ExplainedStep], tuple[str, ...]]:
+def explain(rewriting: Rewriting, ends: Sequence[Node]) -> tuple[list[ExplainedStep], tuple[str, ...]]:
     """The steps that justify all rewritten values below the nodes, and the rules that suffice to prove them."""
     changed = changes(rewriting, ends)
     justifier = Justifier(rewriting)
@@ -197,7 +197,7 @@ def explain(rewriting: Rewriting, ends: Sequence[Node], worker: Worker) -> tuple
                 named.add(link.name)
                 step = _explain_link(link, change.node)
                 explained.setdefault((step.rule, step.node, step.line), step)
-    return list(explained.values()), _sufficient_rules(rewriting, changed, named, worker)
+    return list(explained.values()), _sufficient_rules(rewriting, changed, named)
 
 
 def _explain_link(link: Link, node: Node) -> ExplainedStep:
@@ -209,24 +209,22 @@ def _explain_link(link: Link, node: Node) -> ExplainedStep:
     return ExplainedStep(link.name, law, "written out", "reassociating", name, node.line)
 
 
-def _sufficient_rules(
-    rewriting: Rewriting, changed: Sequence[Change], named: set[str], worker: Worker
-) -> tuple[str, ...]:
+def _sufficient_rules(rewriting: Rewriting, changed: Sequence[Change], named: set[str]) -> tuple[str, ...]:
     """The named rules if they alone prove the changes, else all that fired: every claim is verified."""
     if not changed:
         return ()
     fired = {f.rule for f in rewriting.egraph.firings}
     for names in (named, fired):
         rules = [r for r in rewriting.rules if r.name in names]
-        if proves(rewriting, changed, rules, worker):
+        if proves(rewriting, changed, rules):
             return tuple(r.name for r in rules)
     raise AssertionError("the rules that fired do not prove the changes")
 
 
-def proves(rewriting: Rewriting, changed: Sequence[Change], rules: Sequence[Rule], worker: Worker) -> bool:
+def proves(rewriting: Rewriting, changed: Sequence[Change], rules: Sequence[Rule]) -> bool:
     """Does saturation with these rules alone make every changed value equal to its chosen e-node?"""
     encoded, chosen = _with_choices(rewriting, changed)
-    egraph = saturate(encoded, rules, Budget(), worker).egraph
+    egraph = saturate(encoded, rules, Budget()).egraph
     where = [egraph.class_of[n] for n in egraph.originals]
     return all(where[change.term] == where[at] for change, at in zip(changed, chosen))
 

@@ -15,7 +15,7 @@ from wholestep.compiler.garbage import pause_garbage_collection
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.passes.egraph.applicable_rules import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.certificate import (
-    Emitted,
+    Compiled,
     count_applications,
     find_changed_classes,
     find_replaced_nodes,
@@ -35,9 +35,7 @@ from wholestep.compiler.passes.egraph.saturate import (
     Budget,
     Saturated,
     SaturationError,
-    Worker,
     saturate,
-    shared_worker,
 )
 from wholestep.compiler.target import CostTable
 
@@ -73,7 +71,7 @@ class Rewriting:
     outlined: Outlined | None
     encoded: Encoded
     rules: Sequence[Rule]
-    emitted: Emitted
+    compiled: Compiled
     egraph: EGraph
     chosen: Sequence[ENode]
     report: EGraphReport
@@ -88,16 +86,15 @@ def optimize(
     exactness: Exactness = Exactness.REASSOCIATING,
     before_autodiff: bool = False,
     budget: Budget | None = None,
-    worker: Worker | None = None,
     outline_from: int = FEWEST_NODES,
 ) -> tuple[IRGraph, EGraphReport]:
     """The cheapest equal program that the rules reach, and a report; the same graph if there is none."""
     request = Request(capacity, costs, exactness, before_autodiff, budget or Budget(), outline_from)
     with pause_garbage_collection():
-        return _optimize_or_report(graph, request, worker or shared_worker())
+        return _optimize_or_report(graph, request)
 
 
-def _optimize_or_report(graph: IRGraph, request: Request, worker: Worker) -> tuple[IRGraph, EGraphReport]:
+def _optimize_or_report(graph: IRGraph, request: Request) -> tuple[IRGraph, EGraphReport]:
     """Run the pass; any failure is reported, and the graph is returned unchanged."""
     seconds: dict[str, float] = {}
     dropped: dict[str, str] = {}
@@ -106,7 +103,7 @@ def _optimize_or_report(graph: IRGraph, request: Request, worker: Worker) -> tup
         request.exactness.value, count, count, seconds=seconds, stage=request.stage, dropped=dropped
     )
     try:
-        rewriting = rewrite_by_equality(graph, request, worker, seconds, dropped)
+        rewriting = rewrite_by_equality(graph, request, seconds, dropped)
     except SaturationError as error:
         return graph, replace(unchanged, failure=str(error))
     except Exception as error:
@@ -118,15 +115,13 @@ def _optimize_or_report(graph: IRGraph, request: Request, worker: Worker) -> tup
 
 
 def rewrite_by_equality(
-    graph: IRGraph, request: Request, worker: Worker, seconds: dict[str, float], dropped: dict[str, str] | None = None
+    graph: IRGraph, request: Request, seconds: dict[str, float], dropped: dict[str, str] | None = None
 ) -> Rewriting | None:
-    """One run with all its results; None if no rule can match; raises SaturationError if the worker failed.
+    """One run with all its results; None if no rule can match; raises SaturationError if a budget is exceeded.
 
     Writes times into `seconds`, and laws that fail on this program, with the reason, into `dropped`.
     """
     clock = _Clock(seconds)
-    worker.start()  # the worker loads egglog while this process prepares the request
-    clock("start")
     outlined = outline(graph, request.outline_from)
     clock("outline")
     program = graph if outlined is None else outlined.graph
@@ -137,15 +132,15 @@ def rewrite_by_equality(
     clock("encode")
     if not encoded.definitions and all(only_reorders(rule) for rule in rules):
         return None
-    result = saturate(encoded, rules, request.budget, worker)
-    clock("worker")
-    seconds |= {f"worker: {part}": s for part, s in result.seconds.items()}
+    result = saturate(encoded, rules, request.budget)
+    clock("saturate")
+    seconds |= {f"saturate: {part}": s for part, s in result.seconds.items()}
     sizes = {symbol: request.capacity.get(symbol, TYPICAL_SIZE) for symbol in graph.symbols}
     model = CostModel(encoded.tables, sizes, request.costs)
     egraph = result.egraph
     # Before autodiff the aim is the canonical form, even if it saves nothing: equal programs must stay equal.
     least_gain = 0.0 if request.before_autodiff else WORTHWHILE
-    replaced = find_replaced_nodes(egraph, rules, result.emitted)
+    replaced = find_replaced_nodes(egraph, rules, result.compiled)
     extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced, least_gain)
     clock("extract")
     replay = None
@@ -156,11 +151,11 @@ def rewrite_by_equality(
         replay = Replay(outlined, encoded, egraph, extraction.chosen)
         rebuilt, changed = replay.graph(graph), replay.count_changes()
     clock("rebuild")
-    used = count_applications(egraph, rules, result.emitted, extraction.chosen, changed)
+    used = count_applications(egraph, rules, result.compiled, extraction.chosen, changed)
     clock("certificates")
     report = _report(request, (graph, program, rebuilt), result, extraction, used, seconds)
     return Rewriting(
-        graph, rebuilt, outlined, encoded, rules, result.emitted, egraph, extraction.chosen, report, replay
+        graph, rebuilt, outlined, encoded, rules, result.compiled, egraph, extraction.chosen, report, replay
     )
 
 

@@ -1,7 +1,8 @@
-"""The human-readable report of a plan: every kernel with its flops and traffic, memory by purpose, collectives."""
+"""A plan for readers: the table of its kernels with flops, traffic and memory, and its source with the user's names."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,10 +13,12 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.io.traffic import SENT, collectives_of, stores
 from wholestep.compiler.plan.memory.peak_memory import Footprint
 from wholestep.compiler.plan.model.bodies import Exchange
-from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.model.target_formats import footprint
 
 NAMES_WIDTH = 56  # characters of a kernel's list of nodes in the table
+_DEFINITION = re.compile(r"^static\b.*_k(\d+)\(")
+_CALL = re.compile(r"_k(\d+)\(call\b")
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class PlanReport:
     ranks: int = 0  # data-parallel ranks, each with this plan and rows of its own; 0: not distributed
     verdict: str = ""  # the result of the check against the interpreter, or why there was none
     model_ranks: int = 1  # tensor-parallel ranks, which have the same rows
+    predicted: float | None = None  # seconds of a step by the prices of the target
+    measured: float | None = None  # seconds of a step in the fastest slice of a run; None before one
 
     @property
     def flops(self) -> int:
@@ -98,7 +103,14 @@ class PlanReport:
         title = f"{self.heading or 'plan'}: {sizes}, target {self.plan.target}, {self.threads} threads"
         shared = [f"in one kernel: {names}: {count}" for names, count in self.fusions.items()]
         notes = [f"note: {n}" for n in self.notes]
-        return "\n".join([title, "", *self._kernels(), *shared, "", *self._memory(), *self._wire(), *notes])
+        return "\n".join(
+            [title, "", *self._kernels(), *shared, "", *self._memory(), *self._wire(), *self._times(), *notes]
+        )
+
+    def _times(self) -> list[str]:
+        if self.predicted is None or self.measured is None:
+            return []
+        return [f"step: predicted {1e3 * self.predicted:,.3f} ms, measured {1e3 * self.measured:,.3f} ms"]
 
     def _wire(self) -> list[str]:
         if not self.ranks:
@@ -182,3 +194,37 @@ def plan_report(
 ) -> PlanReport:
     """The report of a plan on `threads` threads; of one rank, if several compute a step together."""
     return PlanReport(plan, threads, footprint(plan, threads), heading, ranks, verdict, model_ranks)
+
+
+def annotate_source(source: str, plan: Plan) -> str:
+    """A program's source, which has ids only, with names: over every kernel's function and after every call."""
+    by_id = {k.id: k for k in plan.kernels}
+    in_order = iter(plan.kernels)
+    lines = [_buffer_names(plan)]
+    for line in source.splitlines():
+        definition = _DEFINITION.match(line)
+        if definition:
+            lines.append(f"/* {_label(by_id[int(definition[1])], plan)} */")
+            lines.append(line)
+        elif _CALL.search(line) and (kernel := next(in_order, None)) is not None:
+            lines.append(f"{line}  /* {_label(kernel, plan)} */")
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _label(kernel: Kernel, plan: Plan) -> str:
+    return f"kernel {kernel.id}: {describe_kernel(kernel, plan)}"
+
+
+def _buffer_names(plan: Plan) -> str:
+    named = [
+        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.user_type}, {b.layout.name}{_transposed_note(b)}"
+        for b in plan.buffers
+        if b.name
+    ]
+    return "\n".join(["/* buffers", *named, " */"])
+
+
+def _transposed_note(buffer: Buffer) -> str:
+    return " of its transpose" if buffer.user_type != buffer.type else ""

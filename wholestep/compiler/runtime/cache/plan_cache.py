@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import warnings
 from collections.abc import Mapping
-from functools import cache
+from dataclasses import replace
 
+from wholestep.compiler.ir.attrs import ScalarAttrs
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.plan.io import serialize
@@ -29,32 +28,20 @@ REPORT, BEFORE = ".report", ".before"
 def plan_key(
     graph: IRGraph, capacity: Mapping[str, int], options: CompileOptions, target: Target, limit: Limit | None = None
 ) -> str:
-    """The key of a build, computed from the traced graph, before any stage runs."""
+    """The key of a build, computed from the traced graph, before any stage runs.
+
+    Defaults of runtime scalars are not part of it: `with_defaults` sets them in a plan that was found.
+    """
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
-    egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # egglog's version affects the result
     limited = [] if limit is None else [limit.key]
     version = compiler_version(target.family)
-    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, version, *egglog, *limited)
+    return key_of("plan", fingerprint(graph, defaults=False), *sizes, options.plan_key(), target.key, version, *limited)
 
 
-@cache
-def egglog_version() -> str:
-    """The installed version, without importing it.
-
-    It is in the name of the package's `.dist-info` folder; `importlib.metadata` takes twenty times as long and is the
-    fallback if there is no such folder.
-    """
-    for folder in sys.path:
-        with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
-            for entry in entries:
-                if entry.name.startswith("egglog-") and entry.name.endswith(".dist-info"):
-                    return entry.name.removeprefix("egglog-").removesuffix(".dist-info")
-    from importlib import metadata
-
-    try:
-        return metadata.version("egglog")
-    except metadata.PackageNotFoundError:
-        return "absent"
+def with_defaults(plan: Plan, graph: IRGraph) -> Plan:
+    """A plan with the default values that a graph gives its runtime scalars."""
+    defaults = {n.attrs.name: n.attrs.default for n in graph.nodes if isinstance(n.attrs, ScalarAttrs)}
+    return replace(plan, scalars=tuple(replace(s, default=defaults.get(s.name, s.default)) for s in plan.scalars))
 
 
 def find_plan(store: ContentStore, key: str) -> Plan | None:

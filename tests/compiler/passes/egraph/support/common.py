@@ -13,7 +13,7 @@ from wholestep.compiler.passes.egraph.encode import Encoded, encode
 from wholestep.compiler.passes.egraph.rules.composites import composites_with_definition
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.rules.rule_set import rules_for
-from wholestep.compiler.passes.egraph.saturate import Budget, Worker, saturate
+from wholestep.compiler.passes.egraph.saturate import Budget, saturate
 
 
 def rows(value: Node, like: Node, axis: int) -> Node:
@@ -86,7 +86,7 @@ def example(name: str, dtype: DType = float64) -> Node:
     return BY_HAND[name][0](leaf("x", ("n", 5), dtype))
 
 
-def saturated(graph: IRGraph, worker: Worker, exactness: Exactness = Exactness.REASSOCIATING) -> tuple[Encoded, EGraph]:
+def saturated(graph: IRGraph, exactness: Exactness = Exactness.REASSOCIATING) -> tuple[Encoded, EGraph]:
     encoded = encode(graph, composites_with_definition(exactness))
     rules = rules_for(graph, exactness, encoded.tables, before_autodiff=False)
-    return encoded, saturate(encoded, rules, Budget(), worker).egraph
+    return encoded, saturate(encoded, rules, Budget()).egraph

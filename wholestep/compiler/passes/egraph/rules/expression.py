@@ -1,4 +1,4 @@
-"""Expressions over attributes and constants in laws and guards: parsed once, evaluated by Python and by egglog."""
+"""Expressions over attributes and constants in laws and guards: parsed once, evaluated with the bindings of a match."""
 
 from __future__ import annotations
 
@@ -51,15 +51,6 @@ class Expression:
     def evaluate(self, bindings: Mapping[str, Value]) -> Any:
         return _evaluate(self._tree, bindings)
 
-    def egglog(self, name: Callable[[str], str]) -> str:
-        """As an egglog expression; `name` maps a variable to its egglog name."""
-        return _egglog(self._tree, name)
-
-    def facts(self, name: Callable[[str], str]) -> list[str]:
-        """As conditions of an egglog rule: one per conjunct."""
-        parts = self._tree.values if isinstance(self._tree, ast.BoolOp) else [self._tree]
-        return [_egglog(p, name) for p in parts]
-
 
 @lru_cache(maxsize=4096, typed=True)
 def constant(value: Value) -> Expression:
@@ -75,34 +66,14 @@ def place(outer: int, inner: int) -> int:
     return sum((outer >> 4 * (inner >> 4 * d & 15) & 15) << 4 * d for d in range(RANK + 1))
 
 
-def _place_text(outer: str, inner: str) -> str:
-    parts = [f"(<< (& (>> {outer} (* 4 (& (>> {inner} {4 * d}) 15))) 15) {4 * d})" for d in range(RANK + 1)]
-    text = parts[0]
-    for part in parts[1:]:
-        text = f"(| {text} {part})"
-    return text
-
-
 def image(axes: int) -> int:
     """The bit set of output axes that an expand's input axes are mapped to."""
     return sum(1 << axis for d in range(RANK) if (axis := axes >> 4 * d & 15) != NOWHERE)
 
 
-def _image_text(axes: str) -> str:
-    parts = [f"(<< 1 (& (>> {axes} {4 * d}) 15))" for d in range(RANK)]
-    text = parts[0]
-    for part in parts[1:]:
-        text = f"(| {text} {part})"
-    return f"(& {text} {(1 << NOWHERE) - 1})"
-
-
 def repeats(axes: int, placed: int, type: int) -> bool:
     """Does an expand to `type` repeat along exactly these axes?  Bit sets that add up to all ones are complements."""
     return axes + image(placed) == (1 << (type >> 4 & 15)) - 1
-
-
-def _repeats_text(axes: str, placed: str, type: str) -> str:
-    return f"(= (+ {axes} {_image_text(placed)}) (- (<< 1 (& (>> {type} 4) 15)) 1))"
 
 
 def swaps_last(order: int, type: int) -> bool:
@@ -113,12 +84,6 @@ def swaps_last(order: int, type: int) -> bool:
 
 def _exchange(rank: int) -> int:
     return (rank - 1 ^ rank - 2) * 17 << 4 * (rank - 2)
-
-
-def _swaps_last_text(order: str, type: str) -> str:
-    rank = f"(& (>> {type} 4) 15)"
-    bits = f"(* 17 (^ (- {rank} 1) (- {rank} 2)))"
-    return f"(= {order} (^ {IDENTITY} (<< {bits} (* 4 (- {rank} 2)))))"
 
 
 # A constant that a law computes, or moves past other tensors, must not leave the range of the dtype.  The range is that
@@ -134,47 +99,38 @@ def is_normal(number: float) -> bool:
     return number != 0 and SMALLEST_NORMAL <= abs(number) <= LARGEST
 
 
-def _is_normal_text(number: str) -> str:
-    return f"(<= (max (/ (abs {number}) {LARGEST!r}) (/ {SMALLEST_NORMAL!r} (abs {number}))) 1.0)"
-
-
 def is_moderate(number: float) -> bool:
     """May a rewrite scale a value of the program by this factor?"""
     return 1 / MOST_BELOW <= abs(number) <= MOST_ABOVE
 
 
-def _is_moderate_text(number: str) -> str:
-    return f"(<= (max (/ (abs {number}) {MOST_ABOVE!r}) (/ {1 / MOST_BELOW!r} (abs {number}))) 1.0)"
-
-
-# name -> (Python, egglog)
-_FUNCTIONS: dict[str, tuple[Callable[..., Value], Callable[..., str]]] = {
-    "place": (place, _place_text),
-    "swaps_last": (swaps_last, _swaps_last_text),
-    "repeats": (repeats, _repeats_text),
-    "is_single": (lambda s: s & (s - 1) == 0, lambda s: f"(= 0 (& {s} (- {s} 1)))"),
-    "axis": (lambda s: s.bit_length() - 1, lambda s: f"(log2 {s})"),
-    "sqrt": (math.sqrt, lambda x: f"(sqrt {x})"),
-    "is_normal": (is_normal, _is_normal_text),
-    "is_moderate": (is_moderate, _is_moderate_text),
-    "is_float": (lambda t: t & 15 < 2, lambda t: f"(< (& {t} 15) 2)"),
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "place": place,
+    "swaps_last": swaps_last,
+    "repeats": repeats,
+    "is_single": lambda s: s & (s - 1) == 0,
+    "axis": lambda s: s.bit_length() - 1,
+    "sqrt": math.sqrt,
+    "is_normal": is_normal,
+    "is_moderate": is_moderate,
+    "is_float": lambda t: t & 15 < 2,
 }
-_BINARY: dict[type[ast.AST], tuple[Callable[..., Any], str]] = {
-    ast.Add: (operator.add, "+"),
-    ast.Sub: (operator.sub, "-"),
-    ast.Mult: (operator.mul, "*"),
-    ast.Div: (lambda x, y: x / y if y else math.inf, "/"),
-    ast.BitAnd: (operator.and_, "&"),
-    ast.BitOr: (operator.or_, "|"),
-    ast.BitXor: (operator.xor, "^"),
-    ast.LShift: (operator.lshift, "<<"),
-    ast.RShift: (operator.rshift, ">>"),
-    ast.Eq: (operator.eq, "="),
-    ast.NotEq: (operator.ne, "!="),
-    ast.Lt: (operator.lt, "<"),
-    ast.LtE: (operator.le, "<="),
-    ast.Gt: (operator.gt, ">"),
-    ast.GtE: (operator.ge, ">="),
+_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda x, y: x / y if y else math.inf,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
 
 
@@ -187,26 +143,9 @@ def _evaluate(e: ast.expr, bindings: Mapping[str, Value]) -> Any:
         case ast.UnaryOp(op=ast.USub(), operand=x):
             return -_evaluate(x, bindings)
         case ast.BinOp(left=x, op=op, right=y) | ast.Compare(left=x, ops=[op], comparators=[y]):
-            return _BINARY[type(op)][0](_evaluate(x, bindings), _evaluate(y, bindings))
+            return _BINARY[type(op)](_evaluate(x, bindings), _evaluate(y, bindings))
         case ast.BoolOp(op=ast.And(), values=values):
             return all(_evaluate(v, bindings) for v in values)
         case ast.Call(func=ast.Name(id=name), args=args):
-            return _FUNCTIONS[name][0](*(_evaluate(a, bindings) for a in args))
-    raise AssertionError(f"expected an expression over attributes and constants in a law; received {ast.unparse(e)}")
-
-
-def _egglog(e: ast.expr, name: Callable[[str], str]) -> str:
-    match e:
-        case ast.Constant(value=value):
-            return repr(value)
-        case ast.Name(id=n):
-            return str(CONSTANTS[n]) if n in CONSTANTS else name(n)
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return repr(-value)
-        case ast.UnaryOp(op=ast.USub(), operand=x):
-            return f"(neg {_egglog(x, name)})"  # a float: egglog has no integer negation
-        case ast.BinOp(left=x, op=op, right=y) | ast.Compare(left=x, ops=[op], comparators=[y]):
-            return f"({_BINARY[type(op)][1]} {_egglog(x, name)} {_egglog(y, name)})"
-        case ast.Call(func=ast.Name(id=n), args=args):
-            return _FUNCTIONS[n][1](*(_egglog(a, name) for a in args))
+            return FUNCTIONS[name](*(_evaluate(a, bindings) for a in args))
     raise AssertionError(f"expected an expression over attributes and constants in a law; received {ast.unparse(e)}")

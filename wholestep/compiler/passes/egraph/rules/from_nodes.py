@@ -1,6 +1,6 @@
 """Rules from pairs of graph nodes: two equal computations over the same leaves, written with the builder.
 
-For laws over attributes with which egglog cannot compute (slices, tuples of types, sizes): they are instantiated for
+For laws over attributes that are not numbers (slices, tuples of types, sizes): they are instantiated for
 the attributes that occur in a program.  The leaves are the rule's tensor variables.  An exact rule holds only for the
 types of its nodes; otherwise types are variables, equal if the nodes' types are.
 """

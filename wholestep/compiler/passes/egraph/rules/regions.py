@@ -1,6 +1,6 @@
 """Laws of slices, pads and concatenations that cancel, nest or adjoin.
 
-Bounds may be symbolic, with which egglog cannot compute, so these laws are instantiated per program.
+Bounds may be symbolic, which slots of terms, being numbers, cannot hold, so these laws are instantiated per program.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A rewrite rule as data: a law, the reason why it holds, its guard, and its exactness.
 
-Each rule generates its egglog text (emit.py) and its numeric test (tests/compiler/passes/egraph/test_rules.py).
+Each rule generates its query (compile.py) and its numeric test (tests/compiler/passes/egraph/test_rules.py).
 """
 
 from __future__ import annotations
