@@ -17,7 +17,7 @@ MODE ?= networks,graphs,readers,combinations
 help:
 	@echo "make train     set up and train a network on the UCI digits"
 	@echo "make quick     before every commit: format, lint, types, import contract, tests that need no C compiler"
-	@echo "make test      the same with all tests; a quarter of long catalogues that no change concerns"
+	@echo "make test      the same with all tests; a part of long catalogues that no change is about"
 	@echo "make test-all  everything: complete catalogues and the long property tests"
 	@echo "make test-cuda everything about device=\"cuda\" on this machine's GPU; writes docs/test-cuda.md"
 	@echo "make fuzz      look for wrong numbers with random networks, graphs, files and runs: SECONDS=600 SEED=1"

@@ -8,7 +8,21 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import adamw, epochs, estimators, harness, kernels, metrics, optimizers, overhead, tables, workers, zoo
+from benchmarks import (
+    adamw,
+    epochs,
+    estimators,
+    harness,
+    insight,
+    kernels,
+    metrics,
+    optimizers,
+    overhead,
+    tables,
+    wasm,
+    workers,
+    zoo,
+)
 from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
@@ -59,6 +73,11 @@ def parser() -> argparse.ArgumentParser:
     counted = commands.add_parser("metrics", help="what metrics inside the step cost, in percent of an MLP's step")
     counted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     counted.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    rows = commands.add_parser("insight", help="losses and norms of single rows, and privacy, against the plain step")
+    rows.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(insight.CASES)} (default: all)")
+    rows.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    rows.add_argument("--rounds", type=int, default=30, help="interleaved rounds (default: %(default)s)")
+    rows.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
     whole = commands.add_parser("epoch", help="whole epochs of ws.fit against loops of torch and JAX")
     whole.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     whole.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
@@ -69,6 +88,9 @@ def parser() -> argparse.ArgumentParser:
     fitted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     fitted.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     fitted.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
+    module = commands.add_parser("wasm", help="a step as a WebAssembly module in Node against one AVX2 thread")
+    module.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    module.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     on_gpu = commands.add_parser("cuda", help="training steps on one GPU against torch and JAX there")
     on_gpu.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(GPU_CASES)} (default: all)")
     on_gpu.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -88,7 +110,9 @@ def parser() -> argparse.ArgumentParser:
     wild.add_argument("--results", type=Path, help="a file of JSON lines: its rows are not measured, others are added")
     wild.add_argument("--wide", action="store_true", help="three steps of many architectures beside torch, untimed")
     wild.add_argument("--jobs", type=int, default=12, help="processes of --wide (default: %(default)s)")
-    wild.add_argument("--limit", type=float, default=90.0, help="seconds of a network of --wide (default: %(default)s)")
+    wild.add_argument(
+        "--limit", type=float, default=200.0, help="seconds of a first step, or of a network of --wide: %(default)s"
+    )
     wild.add_argument("--device", default="cuda", help="of --wide (default: %(default)s)")
     imported = commands.add_parser("zoo", help="networks that torch built, through ws.from_torch, against torch")
     imported.add_argument("networks", nargs="*", metavar="NETWORK", help=f"of {tuple(ZOO)} (default: all)")
@@ -159,7 +183,12 @@ def main() -> int:
             show = wide.show
         elif arguments.command == "cuda-zoo":
             how = on_one_gpu.Rounds(
-                arguments.rounds, arguments.seconds, arguments.peers, arguments.at_once, arguments.alone
+                arguments.rounds,
+                arguments.seconds,
+                arguments.peers,
+                arguments.at_once,
+                arguments.alone,
+                arguments.limit,
             )
             result = zoo_table.run(arguments.only, how, arguments.results)
             show = zoo_table.show
@@ -185,6 +214,15 @@ def main() -> int:
             check_threads(arguments.threads)
             result = estimators.run(arguments.rounds, arguments.threads)
             show = tables.show_estimators
+        elif arguments.command == "wasm":
+            result = {name: wasm.measure(name, arguments.rounds) for name in wasm.NETWORKS}
+            show = wasm.show
+        elif arguments.command == "insight":
+            check_threads(arguments.threads)
+            if strangers := [name for name in arguments.cases if name not in insight.CASES]:
+                raise BenchmarkError(f"no case {strangers[0]!r}; expected some of {', '.join(insight.CASES)}")
+            result = insight.run(arguments.cases or list(insight.CASES), arguments.rounds, arguments.threads)
+            show = insight.show
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
             result = metrics.run(arguments.threads)

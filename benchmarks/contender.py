@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -93,7 +94,10 @@ class Contender:
     def send(self, line: str) -> None:
         """Sends a request."""
         assert self.process.stdin is not None
-        print(line, file=self.process.stdin, flush=True)
+        try:
+            print(line, file=self.process.stdin, flush=True)
+        except BrokenPipeError as error:
+            raise BenchmarkError(f"{self.name}: the worker ended with exit code {self.process.wait()}") from error
 
     def cpu_seconds(self) -> float:
         """The processor time of the worker so far."""
@@ -110,11 +114,16 @@ class Contender:
         """Processors used on average while another contender was measured: above 0 for a spinning pool."""
         return self.idle_cpu / self.idle_wall if self.idle_wall else 0.0
 
+    def kill(self) -> None:
+        """Ends the worker now; who waits for an answer gets an error."""
+        self.process.kill()
+
     def close(self) -> None:
         """Ends the worker."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):  # it ended before it read a request
+            self.process.stdin.close()
         end(self.process)
         self.process.stdout.close()
 

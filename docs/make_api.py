@@ -27,6 +27,7 @@ SECTIONS = {
     "ws.losses": ws.losses,
     "ws.optim": ws.optim,
     "ws.schedules": ws.schedules,
+    "ws.privacy": ws.privacy,
     "ws.metrics": ws.metrics,
     "ws.data": ws.data,
     "ws.callbacks": ws.callbacks,

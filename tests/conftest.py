@@ -45,7 +45,7 @@ AS_SHIPPED = (
 # The e-graph rewrites the steps of other folders, and of all of them under --complete; a test that is about it, in one
 # of these, is marked `egraph`.
 WITHOUT_EGRAPH = ("data", "estimators", "metrics", "nn", "optim", "schedules", "steps", "train", "callbacks")
-SAMPLED, SEED = pytest.StashKey[list[str]](), pytest.StashKey[int]()
+SAMPLED, SEED = pytest.StashKey[dict[str, int]](), pytest.StashKey[int]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -154,7 +154,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _choose_catalogues(config: pytest.Config, whole: bool) -> None:
     """Once, in the process that reports: the day may change before the others start, and the tree too."""
     complete = any(config.getoption(name) for name in ("complete", "quick", "update_durations")) or not whole
-    config.stash[SAMPLED] = [] if complete else sampling.sampled_catalogues(sampling.changed_files())
+    config.stash[SAMPLED] = {} if complete else sampling.sampled_catalogues(sampling.changed_files())
     seed = config.getoption("sample_seed")
     config.stash[SEED] = sampling.default_seed() if seed is None else seed
 
@@ -175,10 +175,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _describe_samples(config: pytest.Config) -> str | None:
-    sampled = config.stash.get(SAMPLED, [])
-    if not sampled:
-        return None
-    return f"one in {sampling.ONE_IN} tests of {', '.join(sampled)} (--sample-seed {config.stash[SEED]})"
+    sampled = config.stash.get(SAMPLED, {})
+    return sampling.describe(sampled, config.stash[SEED]) if sampled else None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -193,7 +191,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("quick"):
         items[:] = quick.keep_short(items)
     worker = getattr(config, "workerinput", None)
-    sampled = config.stash.get(SAMPLED, []) if worker is None else worker["sampled"]
+    sampled = config.stash.get(SAMPLED, {}) if worker is None else worker["sampled"]
     if sampled:
         items[:] = sampling.draw(items, sampled, config.stash[SEED] if worker is None else worker["seed"])
     durations.long_files_first(items, 1 if worker is None else worker["workercount"])

@@ -155,13 +155,14 @@ from wholestep.train import (
     Experiment as Experiment, Checkpoint as Checkpoint, load_checkpoint as load_checkpoint,
     save_checkpoint as save_checkpoint, fit as fit, cross_validate as cross_validate,
     CrossValidation as CrossValidation, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,
-    TrainConfig as TrainConfig, TrainHistory as TrainHistory, History as History, find_batch_size as find_batch_size,
-    find_lr as find_lr,
+    TrainConfig as TrainConfig, TrainHistory as TrainHistory, Replica as Replica, ReplicaHistory as ReplicaHistory,
+    History as History, find_batch_size as find_batch_size, find_lr as find_lr,
 )
 from wholestep.train.replay import (
     Difference as Difference, Replay as Replay, compare_runs as compare_runs, verify_determinism as verify_determinism,
 )
 from wholestep.train.lint.lint import LintReport as LintReport, lint as lint
+from wholestep.privacy.settings import Privacy as Privacy
 from wholestep.callbacks import (
     ModelCheckpoint as ModelCheckpoint, ConsoleObserver as ConsoleObserver, GradientStatistics as GradientStatistics,
     WeightStatistics as WeightStatistics, Profiler as Profiler, Callback as Callback, CallbackList as CallbackList,
@@ -181,7 +182,8 @@ from wholestep.models.pretrained import load_pretrained as load_pretrained
 # modules
 from wholestep import (
     callbacks as callbacks, data as data, datasets as datasets, errors as errors, losses as losses, metrics as metrics,
-    models as models, nn as nn, optim as optim, schedules as schedules,
+    models as models, nn as nn, optim as optim, privacy as privacy,
+    schedules as schedules,
 )
 init = initializers
 

@@ -146,7 +146,7 @@ class GradientAccumulator:
         if name not in self.buffers:
             registered = ", ".join(map(repr, self.buffers)) or "none"
             raise NoGradients(
-                f"there is no parameter {name!r}; registered are: {registered}. Call register({name!r}, shape)."
+                f"there is no parameter {name!r}; registered parameters: {registered}. Call register({name!r}, shape)."
             )
         if self.buffers[name].accumulated_count >= self.config.accumulation_steps:
             raise AccumulatorFull(self.config.accumulation_steps)

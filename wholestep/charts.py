@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
@@ -30,6 +30,7 @@ class Chart:
     curves: Mapping[str, Curve]
     log: bool = False  # a logarithmic x axis
     legend: bool = True
+    bands: Mapping[str, Sequence[float]] = field(default_factory=dict)  # half the height of a band around a curve
 
 
 def draw(charts: Sequence[Chart], path: Path) -> None:
@@ -43,7 +44,7 @@ def draw(charts: Sequence[Chart], path: Path) -> None:
     except ImportError:
         raise UsageError(
             f"drawing {path.name!r} needs matplotlib: pip install matplotlib. "
-            "A name that ends with .svg needs nothing; plot() gives text."
+            "An .svg file needs no package; plot() returns text."
         ) from None
     figure = Figure(figsize=(5 * len(charts), 3.5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -52,6 +53,9 @@ def draw(charts: Sequence[Chart], path: Path) -> None:
             axes.plot(
                 [x for x, _ in points], [y for _, y in points], marker="." if len(points) < 100 else "", label=name
             )
+            if name in chart.bands:
+                low, high = _edges(points, chart.bands[name])
+                axes.fill_between([x for x, _ in points], [y for _, y in low], [y for _, y in high], alpha=0.2)
         axes.set(xlabel=chart.xlabel, xscale="log" if chart.log else "linear")
         axes.set_title(chart.title, fontsize=10)
         if chart.legend:
@@ -83,7 +87,8 @@ def svg(charts: Sequence[Chart]) -> str:
 
 
 def _chart(chart: Chart) -> Iterator[str]:
-    finite = [(x, y) for points in chart.curves.values() for x, y in points if math.isfinite(y)]
+    edges = [edge for name, half in chart.bands.items() for edge in _edges(chart.curves[name], half)]
+    finite = [(x, y) for points in (*chart.curves.values(), *edges) for x, y in points if math.isfinite(y)]
     across = _Axis([x for x, _ in finite], LEFT, WIDTH - RIGHT, chart.log)
     up = _Axis([y for _, y in finite], HEIGHT - BOTTOM, TOP)
     frame = f'x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM}"'
@@ -98,6 +103,11 @@ def _chart(chart: Chart) -> Iterator[str]:
         yield _text(LEFT - 6, at + 4, "end", f"{value:.4g}")
     for i, (name, points) in enumerate(chart.curves.items()):
         color = COLORS[i % len(COLORS)]
+        if name in chart.bands:
+            low, high = _edges(points, chart.bands[name])
+            around = [(x, y) for x, y in (*low, *reversed(high)) if math.isfinite(y)]
+            corners = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in around)
+            yield f'<polygon points="{corners}" fill="{color}" fill-opacity="0.2"/>'
         for run in _runs(points):
             line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in run)
             ends = ' stroke-linecap="round" stroke-linejoin="round"'  # a run of one point is a dot
@@ -108,6 +118,12 @@ def _chart(chart: Chart) -> Iterator[str]:
         if chart.legend:
             yield f'<path d="M{LEFT + 10} {TOP + 14 + 16 * i}h18" stroke="{color}" stroke-width="2"/>'
             yield _text(LEFT + 34, TOP + 18 + 16 * i, "start", name)
+
+
+def _edges(points: Curve, half: Sequence[float]) -> tuple[Curve, Curve]:
+    """The lower and the upper edge of a band around a curve."""
+    around = list(zip(points, half, strict=True))
+    return [(x, y - h) for (x, y), h in around], [(x, y + h) for (x, y), h in around]
 
 
 def _runs(points: Curve) -> Iterator[list[tuple[float, float]]]:

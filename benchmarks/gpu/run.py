@@ -7,11 +7,12 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from threading import Timer
 from typing import Any
 
 from rich.console import Console
@@ -45,7 +46,8 @@ class Rounds:
     seconds: float = 0.25  # of a contender in a round
     peers: Sequence[str] | None = None  # those alone
     at_once: int = 1  # cases whose contenders compile side by side, before the rounds of the first of them
-    alone: bool = True  # does ours compile before the peers do?
+    alone: bool = True  # does ours compile before the peers do, and is nothing prepared beside a measurement?
+    limit: float = 600.0  # seconds of a contender's first step, behind which it is left out
 
 
 @dataclass
@@ -67,13 +69,12 @@ def run(cases: Iterable[GpuCase], how: Rounds, results: Path | None = None) -> d
     cells = read_results(results)
     missing = [case for case in cases if case.name not in cells]
     device = clocks() if missing or not cells else {"name": "the GPU of the file"}
-    for first in range(0, len(missing), how.at_once):
-        for name, cell in group(missing[first : first + how.at_once], how):
-            cells[name] = cell
-            log_line(json.dumps({name: cell}))  # printed now, in case the run is interrupted
-            if results is not None:
-                with results.open("a") as lines:
-                    lines.write(json.dumps({name: cell}) + "\n")
+    for name, cell in measure_groups(missing, how):
+        cells[name] = cell
+        log_line(json.dumps({name: cell}))  # printed now, in case the run is interrupted
+        if results is not None:
+            with results.open("a") as lines:
+                lines.write(json.dumps({name: cell}) + "\n")
     return {"case": "cuda", "device": device, "cells": {c.name: cells[c.name] for c in cases if c.name in cells}}
 
 
@@ -94,19 +95,28 @@ def clocks() -> dict[str, str]:
     return dict(zip(CLOCKS.split(","), said.split(", "), strict=True))
 
 
-def group(cases: Sequence[GpuCase], how: Rounds) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Compiles all contenders of some cases side by side, then measures one case after the other."""
-    with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
-        started = [contenders_of(case, how, Path(cache), stack) for case in cases]
-        compile_all(started, how.alone)
-        for each in started:
-            try:
-                yield each.case.name, measure(each, how)
-            except BenchmarkError as error:
-                log_line(f"{each.case.name}: {error}")
-                yield each.case.name, {"error": str(error)}
-            for contender in each.contenders:
-                contender.close()
+def measure_groups(cases: Sequence[GpuCase], how: Rounds) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Group by group: compiles all contenders side by side, then measures one case after the other.
+
+    Meanwhile the contenders of the next group import their packages and build their networks, without the GPU.
+    """
+    groups = [cases[first : first + how.at_once] for first in range(0, len(cases), how.at_once)]
+    with tempfile.TemporaryDirectory() as cache, ExitStack() as stack, ThreadPoolExecutor(64) as pool:
+        following = [contenders_of(case, how, Path(cache), stack) for case in groups[0]] if groups else []
+        for number in range(len(groups)):
+            started = following
+            compile_all(started, how)
+            following = [contenders_of(c, how, Path(cache), stack) for each in groups[number + 1 :][:1] for c in each]
+            early = [] if how.alone else [c for each in following for c in each.contenders]
+            prepared = [pool.submit(prepare, contender) for contender in early]
+            for each in started:
+                try:
+                    yield each.case.name, measure(each, how)
+                except BenchmarkError as error:
+                    log_line(f"{each.case.name}: {error}")
+                    yield each.case.name, {"error": str(error)}
+                list(pool.map(Contender.close, each.contenders))
+            wait(prepared)
 
 
 def contenders_of(case: GpuCase, how: Rounds, cache: Path, stack: ExitStack) -> Started:
@@ -123,25 +133,38 @@ def contenders_of(case: GpuCase, how: Rounds, cache: Path, stack: ExitStack) -> 
     return Started(case, contenders)
 
 
-def compile_all(started: Sequence[Started], alone: bool) -> None:
+def prepare(contender: Contender) -> None:
+    try:
+        contender.ask("prepare")
+    except BenchmarkError as error:
+        log_line(str(error))  # the first step will fail, too
+
+
+def compile_all(started: Sequence[Started], how: Rounds) -> None:
     """First steps: ours one after the other if they are measured alone, all others side by side."""
     waiting = [(each, contender) for each in started for contender in each.contenders]
-    if alone:
+    if how.alone:
         for each, contender in [pair for pair in waiting if pair[1].name == OURS]:
-            compile_one(each, contender)
+            compile_one(each, contender, how.limit)
         waiting = [pair for pair in waiting if pair[1].name != OURS]
     with ThreadPoolExecutor(max(1, len(waiting))) as pool:
-        list(pool.map(lambda pair: compile_one(*pair), waiting))
+        list(pool.map(lambda pair: compile_one(*pair, how.limit), waiting))
     for each in started:
-        each.contenders = [c for c in each.contenders if c.name in each.answers]
+        for contender in [c for c in each.contenders if c.name not in each.answers]:
+            contender.close()  # it holds memory of the GPU
+            each.contenders.remove(contender)
 
 
-def compile_one(started: Started, contender: Contender) -> None:
+def compile_one(started: Started, contender: Contender, limit: float) -> None:
+    late = Timer(limit, contender.kill)
+    late.start()
     try:
         started.answers[contender.name] = contender.ask("compile")
     except BenchmarkError as error:
         started.left_out[contender.name] = str(error).splitlines()[-1]
         log_line(f"{started.case.name}: {error}")
+    finally:
+        late.cancel()
 
 
 def measure(started: Started, how: Rounds) -> dict[str, Any]:
@@ -165,7 +188,7 @@ def measure(started: Started, how: Rounds) -> dict[str, Any]:
         "losses": {name: [values[0], values[-1]] for name, values in losses.items()},
         **seconds_of_starts(started.answers),
         "device_bytes": {c.name: c.ask("held")["device_bytes"] for c in contenders},
-        **(ours.ask("slow") if case.kind in ("network", "step") else {}),
+        **(ours.ask("profile") if case.kind in ("network", "step") else {}),
         "left_out": started.left_out,
         "clocks": hot,
     }

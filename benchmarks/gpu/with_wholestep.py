@@ -14,8 +14,10 @@ import wholestep as ws
 from benchmarks.cases.epoch import ROWS, data
 from benchmarks.frameworks.with_wholestep import optimizer_of
 from benchmarks.gpu.cases import GpuCase
+from wholestep.session.inspect.profile import KernelTime
 
 ROUND = 8  # steps of a host round, if that many may be in flight
+LONGEST = 15  # kernels that are named
 PAUSE = 1e-3  # seconds between two polls of a sleeping host
 
 
@@ -54,19 +56,19 @@ class Stepper:
     def losses(self, count: int) -> list[float]:
         return [float(self.session.step(**self.batch).loss) for _ in range(count)]
 
-    def slow_kernels(self) -> list[dict[str, Any]]:
-        """Kernels that take several times their price, those that lose most time first, and why."""
+    def profile(self) -> dict[str, list[dict[str, Any]]]:
+        """The kernels that take the most time; those that take several times their price, those that lose most time
+        first, and why.
+        """
         profile = self.session.profile(self.batch, steps=3)
-        return [
-            {
-                "kernel": k.kernel,
-                "us": round(1e6 * k.seconds, 1),
-                "price_us": round(1e6 * k.expected, 1),
-                "name": k.name,
-                "why": (profile.advice or {}).get((k.program, k.kernel), ""),
-            }
-            for k in profile.slow
-        ]
+
+        def row(k: KernelTime) -> dict[str, Any]:
+            us, price_us = round(1e6 * k.seconds, 1), round(1e6 * k.expected, 1)
+            why = (profile.advice or {}).get((k.program, k.kernel), "")
+            return {"kernel": k.kernel, "us": us, "price_us": price_us, "name": k.name, "why": why}
+
+        longest = sorted(profile.kernels, key=lambda k: -k.seconds)[:LONGEST]
+        return {"kernels": list(map(row, longest)), "slow_kernels": list(map(row, profile.slow))}
 
     def measure(self, steps: int) -> float:
         """Seconds of queued launches with one wait of the host at the end."""

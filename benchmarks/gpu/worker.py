@@ -1,10 +1,11 @@
 """The process of one contender on the GPU.
 
+`{"do": "prepare"}`                            -> `{}`; packages are imported and the network is built, without the GPU
 `{"do": "compile"}`                            -> `{"first_step_s", "import_s"}`; others may compile at the same time
 `{"do": "start", "steps": n}`                  -> `{"losses"}` of the first n steps; from here on alone on the GPU
 `{"do": "measure", "steps": n}`                -> `{"seconds"}`; `"kind"`: only for ours, `calls`, `host`, ...
 `{"do": "held"}`                               -> `{"device_bytes"}`, at their peak
-`{"do": "slow"}`                               -> `{"slow_kernels"}`, only for ours
+`{"do": "profile"}`                            -> `{"kernels", "slow_kernels"}`, only for ours
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ class Worker:
         self.found, self.contender = {**CASES, **ZOO}[case], contender
         self.framework = importlib.import_module(f"benchmarks.gpu.with_{contender.partition('_')[0]}")
 
+    def prepare(self) -> dict[str, Any]:
+        if self.found.case.prepare is not None:
+            self.found.case.prepare()
+        return {}
+
     def compile(self) -> dict[str, Any]:
         """Seconds from the network's description to a readable loss, including the initialisation of the libraries;
         those of the import are counted apart.
         """
-        if self.found.case.prepare is not None:
-            self.found.case.prepare()
+        self.prepare()
         began = time.perf_counter()
         self.stepper = self.framework.start(self.found, self.contender)
         self.first = self.stepper.compile()
@@ -47,8 +52,8 @@ class Worker:
     def held(self) -> dict[str, Any]:
         return {"device_bytes": self.stepper.device_bytes()}
 
-    def slow(self) -> dict[str, Any]:
-        return {"slow_kernels": self.stepper.slow_kernels()}
+    def profile(self) -> dict[str, Any]:
+        return dict(self.stepper.profile())
 
 
 def main() -> None:

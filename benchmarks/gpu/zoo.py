@@ -28,6 +28,14 @@ NO_DROPOUT = {  # by the names of transformers
     "gpt2": dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
     "bert": dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
 }
+SWIN_T: dict[str, Any] = {  # torchvision's swin_t, whose function sets the stochastic depth itself
+    "patch_size": [4, 4],
+    "embed_dim": 96,
+    "depths": [2, 2, 6, 2],
+    "num_heads": [3, 6, 12, 24],
+    "window_size": [7, 7],
+    "stochastic_depth_prob": 0.0,
+}
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ NETWORKS: dict[str, Network] = {
     "mobilenet_v3_large": Network(partial(vision, "mobilenet_v3_large", dropout=0.0), pictures),
     "efficientnet_b0": Network(partial(vision, "efficientnet_b0", dropout=0.0, stochastic_depth_prob=0.0), pictures),
     "convnext_tiny": Network(partial(vision, "convnext_tiny", stochastic_depth_prob=0.0), pictures),
-    "swin_t": Network(partial(vision, "swin_t", stochastic_depth_prob=0.0), pictures),
+    "swin_t": Network(partial(vision, "SwinTransformer", **SWIN_T), pictures),
     "gpt2_hf": Network(
         partial(language, "GPT2Config", "GPT2LMHeadModel", **NO_DROPOUT["gpt2"]),
         partial(sentences, tokens=512, vocabulary=50257),

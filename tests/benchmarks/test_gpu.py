@@ -97,7 +97,10 @@ def test_what_is_measured_of_our_own_calls(monkeypatch: pytest.MonkeyPatch) -> N
             "three epochs of three steps, and one before each run"
         )
         assert small.program._gpu.watch is None
-        assert all(k["us"] > 5 * k["price_us"] and k["name"] for k in small.slow_kernels())
+        profile = small.profile()
+        assert all(k["us"] > 5 * k["price_us"] and k["name"] for k in profile["slow_kernels"])
+        times = [k["us"] for k in profile["kernels"]]
+        assert times == sorted(times, reverse=True) != []
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -123,10 +126,14 @@ class Answering:
             "start": {"losses": [2.3] * given.get("steps", 0)},
             "measure": {"seconds": given.get("steps", 0) * 1e-5},
             "held": {"device_bytes": 2**30},
-            "slow": {"slow_kernels": [{"kernel": 7, "us": 500.0, "price_us": 5.0, "name": "conv"}]},
+            "prepare": {},
+            "profile": {"slow_kernels": [{"kernel": 7, "us": 500.0, "price_us": 5.0, "name": "conv"}]},
         }[do]
 
     def close(self) -> None:
+        pass
+
+    def kill(self) -> None:
         pass
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from benchmarks.contender import BenchmarkError
+from benchmarks.contender import BenchmarkError, Contender
 from benchmarks.frameworks import OURS
 from benchmarks.gpu import run, wide, zoo, zoo_table
 from benchmarks.gpu.wide_networks import Architecture, architectures
@@ -44,9 +46,29 @@ HOW = run.Rounds(rounds=2, peers=("torch_graph", "torch_compile"), at_once=2, al
 
 def test_contenders_of_several_rows_compile_before_one_of_them_is_measured(rows: list[str]) -> None:
     zoo_table.run(["swin", "vit", "resnet"], HOW, None)
-    first_start = next(i for i, asked in enumerate(rows) if asked.startswith("start"))
-    assert {asked.split()[1] for asked in rows[:first_start]} == {"swin_t_b32", "vit_b_16_b32"}
-    assert len(rows[:first_start]) == 6
+    asked = [tuple(request.split()[:2]) for request in rows]
+    first_start = next(i for i, (do, _) in enumerate(asked) if do == "start")
+    compiled = [name for do, name in asked[:first_start] if do == "compile"]
+    assert sorted(compiled) == ["swin_t_b32"] * 3 + ["vit_b_16_b32"] * 3
+    prepared = [i for i, each in enumerate(asked) if each == ("prepare", "resnet50_tv_b64")]
+    assert len(prepared) == 3
+    assert asked.index(("compile", "vit_b_16_b32")) < min(prepared)
+    assert max(prepared) < asked.index(("compile", "resnet50_tv_b64")), "beside the measurements of the others"
+
+
+def test_a_first_step_without_an_end_is_left_out() -> None:
+    """The worker is killed, and its peers are measured."""
+    worker = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.stdin.readline()"]
+    contender = Contender("torch_compile", "swin_t_b32", 1, Path("unused"), launcher=worker)
+    started = run.Started(zoo.ZOO["swin_t_b32"], [contender])
+    run.compile_all([started], replace(HOW, limit=0.5))
+    assert started.contenders == []
+    assert started.left_out == {"torch_compile": "torch_compile: the worker ended with exit code -9"}
+    gone = Contender("torch_compile", "swin_t_b32", 1, Path("unused"), launcher=[sys.executable, "-c", ""])
+    gone.process.wait()
+    with pytest.raises(BenchmarkError, match="the worker ended with exit code 0"):
+        gone.ask("prepare")
+    gone.close()
 
 
 def test_peers_that_fail_are_left_out_and_rows_that_fail_are_named(

@@ -187,7 +187,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"loss_weights": {"kinds": 1.0}},
         r"loss_weights\['kinds'\]: the loss has no such part; it has: kind, size",
     ),
-    "weight": ({"loss_weights": {"kind": "x"}}, r"loss_weights\['kind'\] is a number; received 'x'"),
+    "weight": ({"loss_weights": {"kind": "x"}}, r"loss_weights\['kind'\] must be a number; received 'x'"),
     "by output": ({"class_weight": [1.0]}, "this one is a dict by output. Give the output its own"),
     "own": ({"loss": lambda o, t: o.mean(), "class_weight": [1.0]}, "cannot change a user-defined loss"),
     "no classes": (
@@ -200,7 +200,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "too few": ({"class_weight": [1.0]}, "class_weight has 1 numbers, and the model has 3 classes; give one each"),
     "too far": ({"class_weight": {3: 1.0}}, "class_weight has the class 3, and the model has the classes 0 to 2"),
-    "negative": ({"class_weight": [1.0, -1.0, 1.0]}, "class_weight: a weight is a number of at least 0; received -1.0"),
+    "negative": (
+        {"class_weight": [1.0, -1.0, 1.0]},
+        "class_weight: a weight must be a number of at least 0; received -1.0",
+    ),
     "a word": ({"class_weight": "even"}, "class_weight='even': expected a dict, .* or 'balanced'"),
     "a name": ({"class_weight": {"cat": 1.0}}, "classes are numbers from 0, .*received 'cat'"),
     "missing": ({"data": (X, KIND * 0), "class_weight": "balanced"}, "no row has the class 1"),

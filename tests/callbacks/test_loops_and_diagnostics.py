@@ -13,6 +13,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import wholestep as ws
+from wholestep.session.inspect.statistics import stats_per_layer
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(32, 3)).astype(np.float32)
@@ -132,8 +133,8 @@ def test_budgets_and_slices() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: ws.EarlyStopping(patience=0), "patience is an integer of at least 1"),
-        (lambda: ws.EarlyStopping(mode="up"), "mode is 'min' or 'max'"),
+        (lambda: ws.EarlyStopping(patience=0), "patience must be an integer of at least 1"),
+        (lambda: ws.EarlyStopping(mode="up"), "mode must be 'min' or 'max'"),
         (lambda: fit(epochs=-1), "epochs=-1: expected an integer"),
     ],
 )
@@ -175,8 +176,32 @@ def test_k02_gradient_statistics(capsys: pytest.CaptureFixture[str]) -> None:
     assert (found.min, found.max, found.mean) == (-2.0, 3.0, 0.5)
     session.print_gradient_stats()
     printed = capsys.readouterr().out
-    assert printed.splitlines()[0].split() == ["gradient", "of", "min", "max", "mean", "norm"]
+    assert printed.splitlines()[0].split() == ["gradient", "of", "min", "max", "mean", "norm", "update/w", "dead"]
     assert printed.splitlines()[1].split()[:4] == ["w", "-2", "3", "0.5"]
+
+
+def test_gradient_statistics_have_dead_units_and_the_ratio_of_the_next_update() -> None:
+    """The second unit of the first layer is below zero for every row; a step of SGD moves a weight by lr · gradient."""
+    model = ws.nn.Sequential(ws.nn.Linear(3, 4), ws.nn.ReLU(), ws.nn.Linear(4, 2))
+    session = ws.build_session(
+        model, inputs=ws.Spec(("batch", 3)), targets=ws.Spec(("batch", 2)), loss="mse", optimizer=ws.SGD(lr=0.1),
+        batch_size=8, device="reference", seed=0,
+    )  # fmt: skip
+    bias = session.get("0.bias").copy()
+    bias[1] = -100.0
+    session.set("0.bias", bias)
+    rng = np.random.default_rng(0)
+    batch = {"x": rng.random((8, 3), np.float32), "labels": rng.random((8, 2), np.float32)}
+    before = session.state_dict()
+    stats = session.gradient_stats(batch)
+    assert all(np.array_equal(value, before[name]) for name, value in session.state_dict().items())
+    assert (stats["0.weight"].dead >= 1, stats["0.weight"].units, stats["2.weight"].dead) == (True, 4, 0)
+    for name, found in stats.items():
+        norm = float(np.linalg.norm(before[name]))
+        assert found.update_ratio == pytest.approx(0.1 * found.norm / norm, rel=1e-4)
+    layer = stats_per_layer(stats)["0"]
+    assert layer.units == 4
+    assert layer.update == pytest.approx(np.hypot(stats["0.weight"].update, stats["0.bias"].update))
 
 
 @pytest.mark.parametrize(
@@ -224,5 +249,5 @@ def test_the_profiler_times_a_step_once_and_changes_nothing(tmp_path: Path, caps
     assert {"span", "kernel"} <= kinds
     for name, value in plain.state_dict().items():
         assert value.tobytes() == watched.state_dict()[name].tobytes()
-    with pytest.raises(ws.errors.OptionError, match="Profiler: steps is an integer of at least 1; received 0"):
+    with pytest.raises(ws.errors.OptionError, match="Profiler: steps must be an integer of at least 1; received 0"):
         ws.Profiler(steps=0)

@@ -85,7 +85,7 @@ def test_a_long_epoch_has_lines_where_there_is_no_terminal(monkeypatch: pytest.M
     assert lines[0].startswith("epoch 1/2  2/8  ")
     assert "left  loss 0.2500  " in lines[0]
     assert lines[1] == "epoch 1/2  step 2  val_loss 0.5000"
-    with pytest.raises(ws.errors.OptionError, match="Progress: seconds is a number above 0, or None; received 0"):
+    with pytest.raises(ws.errors.OptionError, match="Progress: seconds must be a number above 0, or None; received 0"):
         ws.Progress(seconds=0)
 
 

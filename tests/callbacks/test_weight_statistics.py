@@ -135,7 +135,7 @@ def test_a_resumed_run_goes_on_the_same(tmp_path: Path) -> None:
             assert (a.counts.tolist(), a.edges.tolist(), a.sum) == (b.counts.tolist(), b.edges.tolist(), b.sum)
 
     with pytest.raises(
-        ws.errors.CheckpointError, match=r"was begun with per='parameter', bins=5; received per='layer'"
+        ws.errors.CheckpointError, match=r"was started with per='parameter', bins=5; received per='layer'"
     ):
         fit(ws.WeightStatistics(per="layer", bins=5), resume=tmp_path)
     fit(rest, epochs=2)  # a new run begins anew
@@ -175,15 +175,15 @@ def test_in_a_loop_of_ones_own_and_of_weights_that_are_not_finite() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"per": "module"}, "WeightStatistics: per is 'parameter' or 'layer'; received 'module'"),
-        ({"every": 0}, "WeightStatistics: every is an integer of at least 1; received 0"),
-        ({"every": True}, "every is an integer of at least 1; received True"),
-        ({"bins": 2.5}, "WeightStatistics: bins is an integer of at least 1; received 2.5"),
+        ({"per": "module"}, "WeightStatistics: per must be 'parameter' or 'layer'; received 'module'"),
+        ({"every": 0}, "WeightStatistics: every must be an integer of at least 1; received 0"),
+        ({"every": True}, "every must be an integer of at least 1; received True"),
+        ({"bins": 2.5}, "WeightStatistics: bins must be an integer of at least 1; received 2.5"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ws.errors.OptionError, match=text):
         ws.WeightStatistics(**options)
     if "per" in options:
-        with pytest.raises(ws.errors.OptionError, match="GradientStatistics: per is 'parameter' or 'layer'"):
+        with pytest.raises(ws.errors.OptionError, match="GradientStatistics: per must be 'parameter' or 'layer'"):
             ws.GradientStatistics({}, **options)

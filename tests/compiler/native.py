@@ -67,6 +67,36 @@ class Ran:
     state: dict[str, np.ndarray]
 
 
+def memory_of(plan: Plan, inputs: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]) -> dict[int, Flat]:
+    """Bytes for every buffer that a plan reads by address: inputs and states in their layout, others zero; fences."""
+    memory, constants = {}, dict(plan.constants)
+    for b in plan.pointer_buffers():
+        flat = np.full(b.bytes + FENCE, 255, np.uint8)
+        flat[: b.bytes] = 0
+        source = {Space.STATE: state.get(b.name), Space.INPUT: inputs.get(b.name)}.get(b.space)
+        if source is not None:
+            raw = pack(np.asarray(source, b.type.dtype.numpy), b.layout).view(np.uint8)
+            flat[: raw.size] = raw
+        elif b.id in constants:
+            flat[: len(constants[b.id])] = np.frombuffer(constants[b.id], np.uint8)
+        memory[b.id] = flat
+    return memory
+
+
+def scalars_of(plan: Plan, step: int, scalars: Mapping[str, float] | None) -> list[float]:
+    values = {s.name: s.default for s in plan.scalars} | {"step": float(step)} | dict(scalars or {})
+    return [values[s.name] for s in plan.scalars]
+
+
+def results_of(plan: Plan, memory: Mapping[int, Flat], sizes: Mapping[str, int]) -> Ran:
+    def read(id: int) -> np.ndarray:
+        b = plan.buffers[id]
+        flat = memory[id][: b.bytes].view(b.type.dtype.numpy)
+        return unpack(flat, [evaluate(e, sizes) for e in b.type.shape], b.layout)
+
+    return Ran({n: read(i) for n, i in plan.outputs}, {n: read(i) for n, i in plan.states})
+
+
 class Loaded:
     """A plan's compiled object; `prefix` picks one of several plans that share a file."""
 
@@ -87,26 +117,13 @@ class Loaded:
         times: int = 1,
     ) -> Ran:
         """What a step computes; done several `times`, what the last one of them does."""
-        plan, library, dtypes = self.plan, load_library(self.plan.target), {}
+        plan, library = self.plan, load_library(self.plan.target)
         for part in parts_of(plan):
             add_part(library, part, build_library(ContentStore(), find_compiler(), plan.target, part))
-        memory = {}
-        constants = dict(plan.constants)
-        for b in plan.pointer_buffers():
-            dtypes[b.id] = b.type.dtype.numpy
-            flat = np.full(b.bytes + FENCE, 255, np.uint8)
-            flat[: b.bytes] = 0
-            source = {Space.STATE: state.get(b.name), Space.INPUT: inputs.get(b.name)}.get(b.space)
-            if source is not None:
-                raw = pack(np.asarray(source, dtypes[b.id]), b.layout).view(np.uint8)
-                flat[: raw.size] = raw
-            elif b.id in constants:
-                flat[: len(constants[b.id])] = np.frombuffer(constants[b.id], np.uint8)
-            memory[b.id] = flat
+        memory = memory_of(plan, inputs, state)
         pointers = (ctypes.c_void_p * max(1, len(memory)))(*[m.ctypes.data for m in memory.values()])
         dims = (ctypes.c_long * max(1, len(plan.symbols)))(*[sizes[s] for s in plan.symbols])
-        values = {s.name: s.default for s in plan.scalars} | {"step": float(step)} | dict(scalars or {})
-        given = (ctypes.c_double * max(1, len(plan.scalars)))(*[values[s.name] for s in plan.scalars])
+        given = (ctypes.c_double * max(1, len(plan.scalars)))(*scalars_of(plan, step, scalars))
         derived = (ctypes.c_double * max(1, plan.slots))()
         arena = np.full(plan.arena_bytes + FENCE, 255, np.uint8)  # NaN: nothing may rely on what was there
         work = np.full(threads * plan.work_bytes + FENCE, 255, np.uint8)
@@ -128,12 +145,7 @@ class Loaded:
         for _ in range(times):
             library.run_step(address["prologue"], address["entry"], call, threads)
         assert_fences_stand(plan, {Space.ARENA: arena, Space.WORK: work}, memory)
-
-        def read(id: int) -> np.ndarray:
-            b = plan.buffers[id]
-            return unpack(memory[id][: b.bytes].view(dtypes[id]), [evaluate(e, sizes) for e in b.type.shape], b.layout)
-
-        return Ran({n: read(i) for n, i in plan.outputs}, {n: read(i) for n, i in plan.states})
+        return results_of(plan, memory, sizes)
 
 
 def run_plan(

@@ -69,7 +69,7 @@ def test_a_device_has_a_backend_and_a_target(text: str, name: str, target: Targe
         ),
         ("", r"device='': expected one of 'cpu'"),
         (None, r"device=None: expected one of 'cpu'"),
-        ("cpu/neon", r"device='cpu/neon': there is no target 'cpu/neon'; there are: cpu/avx512bf16, .*cpu/portable\."),
+        ("cpu/sve", r"device='cpu/sve': there is no target 'cpu/sve'; there are: cpu/avx512bf16, .*cpu/portable\."),
         (
             "tpu/v5",
             r"there is no target 'tpu/v5'; there are: cpu/avx512bf16, .*cuda/sm_80\+tf32conv, reference\.",
@@ -88,7 +88,7 @@ def test_what_is_no_device_is_told_with_what_is(text: Any, match: str) -> None:
 
 def test_a_cpu_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_target, "available_targets", lambda: (PORTABLE,))
-    monkeypatch.setattr(cpu_target, "_cpu_features", lambda: frozenset({"sse2", "fma"}))
+    monkeypatch.setattr(cpu_target.platforms, "processor_features", lambda: frozenset({"sse2", "fma"}))
     match = (
         r"device='cpu/avx2': this machine cannot run it, it lacks avx2\. Supported here: 'cpu/portable'; "
         r"device='cpu' selects the first\. To plan for it without running: device='null:cpu/avx2'"

@@ -226,7 +226,7 @@ def test_a_dict_of_columns_trains_a_tabular_model() -> None:
     [
         (lambda: ws.data.Encoder(datse=["x"]), UsageError, r"Encoder has no argument 'datse'\. Did you mean dates=\?"),
         (lambda: ws.data.Encoder(dates="x"), OptionError, r"Write dates=\['x'\]"),
-        (lambda: ws.data.Encoder(dayfirst="yes"), OptionError, "dayfirst is True, False or None; received 'yes'"),
+        (lambda: ws.data.Encoder(dayfirst="yes"), OptionError, "dayfirst must be True, False or None; received 'yes'"),
         (lambda: ws.data.Encoder(text=["a"], ignore=["a"]), OptionError, "'a' is in text and ignore; name it in one"),
         (lambda: ws.data.Encoder(numbers=["a"]).fit({"a": ["x"]}), InputError, "numbers='a' has texts, not number"),
         (

@@ -206,7 +206,7 @@ def test_folds() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: ws.data.split((X, Y), 1.5), OptionError, "the fraction is between 0 and 1"),
+        (lambda: ws.data.split((X, Y), 1.5), OptionError, "the fraction must be between 0 and 1"),
         (lambda: ws.data.split((X, Y), 0.01), OptionError, "0.01 of 40 rows leaves one part empty"),
         (lambda: ws.data.split((X, Y), 0.2, stratify=True, groups=PATIENTS), UsageError, "give one of them"),
         (
@@ -218,7 +218,7 @@ def test_folds() -> None:
         (lambda: ws.data.split((X, Y), 0.2, groups="who"), UsageError, "names a column of a frame; the data is arrays"),
         (lambda: ws.data.split((X, Y), 0.2, groups=PATIENTS[1:]), InputError, "the data has 40 rows; received 39"),
         (lambda: ws.data.folds((X, Y), 11, groups=PATIENTS), InputError, "there are 10 groups for 11 parts"),
-        (lambda: ws.data.folds((X, Y), 1), OptionError, "k is an integer of at least 2; received 1"),
+        (lambda: ws.data.folds((X, Y), 1), OptionError, "k must be an integer of at least 2; received 1"),
         (lambda: ws.data.folds((X, Y), 41), OptionError, "too few for 41 parts; choose a smaller k"),
     ],
 )

@@ -96,7 +96,7 @@ def test_iterables_of_batches() -> None:
     assert labels(once) == list(range(10))
     with pytest.raises(ws.errors.UsageError, match="a generator, which can be read once"):
         labels(once)
-    with pytest.raises(ws.errors.UsageError, match="does not know how many batches"):
+    with pytest.raises(ws.errors.UsageError, match="number of batches of an iterable is not known"):
         len(loader)
 
 
@@ -147,7 +147,7 @@ def test_arrays_are_offered_to_the_native_loop_only_where_nothing_is_changed() -
     [
         (lambda: DataLoader(X, Y[:5]), "all arrays need one row per example; received .*'labels': 5"),
         (lambda: DataLoader(X[:0], Y[:0]), "the data set is empty"),
-        (lambda: DataLoader(X, Y, 0), "batch_size is an integer of at least 1; received 0"),
+        (lambda: DataLoader(X, Y, 0), "batch_size must be an integer of at least 1; received 0"),
         (lambda: DataLoader(3.0), "received float"),
         (lambda: DataLoader({}), "empty dict"),
         (lambda: DataLoader(np.array([object()])), "is not an array of numbers"),

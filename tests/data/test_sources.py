@@ -131,9 +131,9 @@ def test_what_transforms_do() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Flip(1.5), "p is a probability"),
-        (lambda: Crop(0), "padding is an integer"),
-        (lambda: Normalize(0.0, 0.0), "std is above 0"),
+        (lambda: Flip(1.5), "p must be a probability"),
+        (lambda: Crop(0), "padding must be an integer"),
+        (lambda: Normalize(0.0, 0.0), "std must be above 0"),
         (lambda: Crop(1)(np.ones((2, 3)), TransformDraw(0, 0, ROWS[:2], 0)), "needs images"),
     ],
 )

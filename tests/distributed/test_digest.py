@@ -28,8 +28,8 @@ def test_what_differs_between_workers_is_named_with_its_rank() -> None:
         f"{differs} wholestep, which is 0.0.1 there and {ws.__version__} on rank 0. Install the same version",
         f"{differs} python, which is 3.99.1 there and {platform.python_version()} on rank 0. Use the same version of",
         f"{differs} numpy, which is 1.0 there and {np.__version__} on rank 0. Install the same version everywhere.",
-        "the workers do not stand in one grid: rank 1 has ws.Workers(model=2), and rank 0 model=1. Give all of them",
-        "ws.Workers(model=3): 2 processes were started, which do not stand in rows of 3. Start a multiple of it: whole",
+        "the workers disagree on the device mesh: rank 1 has ws.Workers(model=2), and rank 0 model=1. Give all of them",
+        "ws.Workers(model=3): 2 processes were started, which is not a multiple of 3. Start a multiple of it: whole",
         "trained",
         # They look at what spoilt a loss together, from a copy that they made at the same step.
         "the loss of step 1 of epoch 0 (both counted from 0) is inf: mul in the loss computed the first value that is",

@@ -137,7 +137,7 @@ def test_the_report_shows_it() -> None:
             OptionError,
             r"network='56k' is not known: expected one of 10Gb.*ws.Network",
         ),
-        ({"workers": 0}, OptionError, r"workers is an integer of at least 1, or ws.Workers\(...\); received 0"),
+        ({"workers": 0}, OptionError, r"workers must be an integer of at least 1, or ws.Workers\(...\); received 0"),
         ({"workers": 65}, OptionError, "64 is the whole batch, and 65 workers .* at least batch_size=65"),
         ({"network": "10Gb"}, UsageError, "network='10Gb' is for several workers: give workers=64"),
     ],

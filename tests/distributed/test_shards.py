@@ -232,7 +232,7 @@ class Contrast(ws.nn.Module):
 def test_what_cannot_be_divided_is_refused_with_the_reason() -> None:
     with pytest.raises(GraphError, match=r"cannot be divided among workers, since `matmul`.*other rows.*one process"):
         planned(Contrast(), shards=2)
-    with pytest.raises(OptionError, match=r"workers=4: these are processes .*workers=ws.Workers\(4\)"):
+    with pytest.raises(OptionError, match=r"workers=4: workers are processes .*workers=ws.Workers\(4\)"):
         planned(perceptron(), workers=4)
     with pytest.raises(OptionError, match="shards=0: expected an integer from 1"):
         planned(perceptron(), shards=0)

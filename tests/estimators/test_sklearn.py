@@ -182,13 +182,13 @@ def test_numbers_are_predicted() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"solver": "lbfgs"}, "Classifier: solver is one of 'adam', 'adamw', 'sgd'; received 'lbfgs'"),
+        ({"solver": "lbfgs"}, "Classifier: solver must be one of 'adam', 'adamw', 'sgd'; received 'lbfgs'"),
         ({"activation": "softmax"}, "activation is one of 'relu', .* received 'softmax'"),
-        ({"batch_size": 0}, "batch_size is 'auto' or at least 1; received 0"),
-        ({"max_iter": 0.5}, "max_iter is an integer from 1 to inf; received 0.5"),
-        ({"learning_rate_init": -1}, "learning_rate_init is a number from 1e-30 to inf; received -1"),
-        ({"dropout": 1.0}, "dropout is a number from 0 to 0.999; received 1.0"),
-        ({"hidden_layer_sizes": (0,)}, "hidden is an integer of at least 1; received 0"),
+        ({"batch_size": 0}, "batch_size must be 'auto' or at least 1; received 0"),
+        ({"max_iter": 0.5}, "max_iter must be an integer from 1 to inf; received 0.5"),
+        ({"learning_rate_init": -1}, "learning_rate_init must be a number from 1e-30 to inf; received -1"),
+        ({"dropout": 1.0}, "dropout must be a number from 0 to 0.999; received 1.0"),
+        ({"hidden_layer_sizes": (0,)}, "hidden must be an integer of at least 1; received 0"),
     ],
 )
 def test_mistakes_in_parameters(parameters: dict[str, Any], message: str) -> None:

@@ -1,6 +1,7 @@
 #include "ws.h"
 #include "reduce.h"
 #include "turn.h"
+#include "math_prologue.h"
 #undef WS_EXPORT
 #define WS_EXPORT __attribute__((visibility("default")))
 
@@ -386,14 +387,14 @@ WS_EXPORT void ws_prologue(const ws_call *call) {
   const double h15 = call->scalars[4]; (void)h15;
   const double h16 = (h14 - h15); (void)h16;
   const double h17 = (h16 + h4); (void)h17;
-  const double h18 = __builtin_pow(h5, h17); (void)h18;
+  const double h18 = ws_prologue_pow(h5, h17); (void)h18;
   const double h19 = (h4 - h18); (void)h19;
   const double h20 = (h13 / h19); (void)h20;
   const double h21 = (double)(float)h20; (void)h21;
   call->derived[6] = h21;
-  const double h22 = __builtin_pow(h9, h17); (void)h22;
+  const double h22 = ws_prologue_pow(h9, h17); (void)h22;
   const double h23 = (h4 - h22); (void)h23;
-  const double h24 = __builtin_sqrt(h23); (void)h24;
+  const double h24 = ws_sqrt_f64(h23); (void)h24;
   const double h25 = (1.0 / h24); (void)h25;
   const double h26 = (double)(float)h25; (void)h26;
   call->derived[7] = h26;

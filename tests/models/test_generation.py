@@ -121,8 +121,8 @@ def test_a_row_alone_and_nothing_new() -> None:
         ([0.5], {}, DTypeError, "tokens, which are integers; received float64"),
         (np.zeros((2, 0), int), {}, ShapeError, "at least one; received"),
         ([1], {"temperature": -1.0}, OptionError, "temperature is 0, the likeliest token, or more"),
-        ([1], {"top_k": 0}, OptionError, "top_k is an integer of at least 1"),
-        ([1], {"top_p": 0.0}, OptionError, "top_p is above 0 and at most 1"),
+        ([1], {"top_k": 0}, OptionError, "top_k must be an integer of at least 1"),
+        ([1], {"top_p": 0.0}, OptionError, "top_p must be above 0 and at most 1"),
     ],
 )
 def test_what_does_not_fit_is_said(

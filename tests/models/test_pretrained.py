@@ -219,7 +219,7 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
         ws.load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "unheard-of"}')
-    with pytest.raises(OptionError, match="has model_type 'unheard-of'; supported are llama, bert, vit, gpt2"):
+    with pytest.raises(OptionError, match="has model_type 'unheard-of'; supported: llama, bert, vit, gpt2"):
         ws.load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(GPT2))
     with pytest.raises(CheckpointError, match=r"of other safetensors files there are: none"):
@@ -228,7 +228,7 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="activation_function is 'relu'; supported is 'gelu_new'"):
         ws.load_pretrained(odd)
     (odd / "config.json").write_text(json.dumps({**GPT2, "n_layer": -1}))
-    with pytest.raises(CheckpointError, match="'n_layer' is an integer of at least 1; received -1"):
+    with pytest.raises(CheckpointError, match="'n_layer' must be an integer of at least 1; received -1"):
         ws.load_pretrained(odd)
     shards = folder_of(tmp_path / "shards", GPT2, weights, 2)
     (shards / "model-00002-of-00002.safetensors").unlink()

@@ -81,19 +81,22 @@ def test_every_setting_of_any_value_is_read_or_refused_by_name(tmp_path: Path, k
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({**LLAMA, "rms_norm_eps": "x"}, "'rms_norm_eps' is a number of at least 0; received 'x'"),
+        ({**LLAMA, "rms_norm_eps": "x"}, "'rms_norm_eps' must be a number of at least 0; received 'x'"),
         (
             {**LLAMA, "rope_parameters": None, "rope_theta": [1]},
-            r"'rope_theta' is a number of at least 0; received \[1\]",
+            r"'rope_theta' must be a number of at least 0; received \[1\]",
         ),
         (
             {**LLAMA, "rope_parameters": None, "rope_scaling": "linear"},
-            "'rope_scaling' holds settings by name; received",
+            "'rope_scaling'must be a JSON object; received",
         ),
-        ({**LLAMA, "rope_parameters": {"rope_type": "llama3"}}, "does not say 'low_freq_factor'"),
-        ({**BERT, "architectures": ["BertModel", "BertForMaskedLM"]}, "'architectures' is a list of one name"),
-        ({**BERT, "architectures": ["BertForNextSentencePrediction"]}, "supported are BertModel, BertForMaskedLM"),
-        ({**BERT, "hidden_dropout_prob": 2}, "'hidden_dropout_prob' is a number of at least 0 and below 1; received 2"),
+        ({**LLAMA, "rope_parameters": {"rope_type": "llama3"}}, "does not set 'low_freq_factor'"),
+        ({**BERT, "architectures": ["BertModel", "BertForMaskedLM"]}, "'architectures' must be a list of one name"),
+        ({**BERT, "architectures": ["BertForNextSentencePrediction"]}, "supported: BertModel, BertForMaskedLM"),
+        (
+            {**BERT, "hidden_dropout_prob": 2},
+            "'hidden_dropout_prob' must be a number of at least 0 and below 1; received 2",
+        ),
         ({**BERT, "classifier_dropout": 0.5}, r"classifier_dropout is 0\.5"),
     ],
 )

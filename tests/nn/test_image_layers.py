@@ -134,8 +134,8 @@ def test_a_network_that_shrinks_and_grows_images_learns(where: dict[str, str]) -
         (lambda: ws.nn.Upsample()(IMAGES), "needs either size= or scale="),
         (lambda: ws.nn.Upsample(scale=2, mode="blinear")(IMAGES), "must be one of 'nearest', .* received 'blinear'"),
         (lambda: ws.nn.ReflectionPad2d(6)(IMAGES), "at most 6 - 1 at axis 2 of .batch, 4, 6, 5."),
-        (lambda: ws.nn.ReflectionPad2d((1, 2)), "padding is a number or 4 of them"),
-        (lambda: ws.nn.MaxPool2d(2, padding="full")(IMAGES), 'padding is a number, a pair, "same" or "valid"'),
+        (lambda: ws.nn.ReflectionPad2d((1, 2)), "padding must be a number or 4 of them"),
+        (lambda: ws.nn.MaxPool2d(2, padding="full")(IMAGES), 'padding must be a number, a pair, "same" or "valid"'),
         (lambda: ws.nn.InstanceNorm2d(3)(IMAGES), r"takes 3 channels, \(N, 3, H, W\); received"),
         (
             lambda: ws.pad(ws.Graph().input("x", (2, 3)), (1, 1)),

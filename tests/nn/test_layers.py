@@ -163,13 +163,13 @@ def test_extremes_of_softplus_and_elu_stay_finite() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: ws.nn.Linear(0, 3), "Linear: inputs is an integer of at least 1; received 0"),
+        (lambda: ws.nn.Linear(0, 3), "Linear: inputs must be an integer of at least 1; received 0"),
         (lambda: ws.nn.MultiHeadAttention(10, 3), "a width of 10 does not divide into 3 heads"),
         (lambda: ws.nn.MultiHeadAttention(12, 4, kv_heads=3), "4 heads cannot share 3 kv_heads evenly"),
         (lambda: ws.nn.Conv2d(1, 2, stride=3), r"Conv2d lacks kernel: write Conv2d\(inputs, outputs, kernel\)"),
         (lambda: ws.nn.Conv1d(1, 2, 3, inputs=4), "Conv1d: inputs was given by position and by name; give it once"),
         (lambda: ws.nn.GroupNorm(3, 8), "8 channels do not divide into 3 groups"),
-        (lambda: ws.nn.Dropout(1.5), "p is a probability, between 0 and 1; received 1.5"),
+        (lambda: ws.nn.Dropout(1.5), "p must be a probability, between 0 and 1; received 1.5"),
         (lambda: ws.nn.Sequential(ws.relu), "Sequential takes modules; .* ws.nn.Lambda"),
         (lambda: ws.nn.Linear(3, 2)(X), "takes 3 features on the last axis; received"),
         (lambda: ws.nn.Linear(4, 2)(IMAGES), "Flatten it first: ws.nn.Flatten"),

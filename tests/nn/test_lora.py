@@ -125,7 +125,7 @@ def test_attention_and_gpt2_have_them_too() -> None:
     ("call", "text"),
     [
         (lambda: ws.nn.lora(net(), targets="q_proj"), "matches 'q_proj'; there are: 0, 2"),
-        (lambda: ws.nn.lora(net(), rank=0), "lora: rank is an integer of at least 1; received 0"),
+        (lambda: ws.nn.lora(net(), rank=0), "lora: rank must be an integer of at least 1; received 0"),
         (lambda: ws.nn.lora(ws.nn.lora(net()).model), r"no linear layer without an adapter matches '\*'"),
     ],
 )

@@ -135,13 +135,13 @@ def test_mistakes() -> None:
     with pytest.raises(ShapeError, match=r"LSTM\(3, 18\) takes \(time, batch, 3\); received \(time, batch, 4\)"):
         ws.nn.LSTM(3, 18)(g.input("a", ("time", "batch", 4)))
     other = ws.Graph()
-    with pytest.raises(ShapeError, match=r"state is a pair \(h, c\) of tensors of shape \(1, batch, 18\)"):
+    with pytest.raises(ShapeError, match=r"state must be a pair \(h, c\) of tensors of shape \(1, batch, 18\)"):
         ws.nn.LSTM(3, 18)(other.input("b", ("time", "batch", 3)), other.input("h", (1, "batch", 18)))
-    with pytest.raises(OptionError, match="GRU: hidden is an integer of at least 1; received 0"):
+    with pytest.raises(OptionError, match="GRU: hidden must be an integer of at least 1; received 0"):
         ws.nn.GRU(3, 0)
     with pytest.raises(OptionError, match="RNN: nonlinearity is 'tanh' or 'relu'; received 'elu'"):
         ws.nn.RNN(3, 4, nonlinearity="elu")
-    with pytest.raises(OptionError, match="LSTM: dropout is a probability"):
+    with pytest.raises(OptionError, match="LSTM: dropout must be a probability"):
         ws.nn.LSTM(3, 4, dropout=2.0)
 
 

@@ -131,7 +131,7 @@ def test_a_step_of_ones_own_asks_for_them_and_may_not_forget() -> None:
     ("make", "text"),
     [
         (lambda: ws.nn.Linear(2, 2, weight_regularizer=1e-4), "weight_regularizer is ws.nn.L2.*; received 0.0001"),
-        (lambda: ws.nn.L2(-1.0), "a regulariser's l2 is a number of at least 0; received -1.0"),
+        (lambda: ws.nn.L2(-1.0), "a regulariser's l2 must be a number of at least 0; received -1.0"),
         (lambda: ws.add_loss(ws.Graph().input("x", (2,))), "one number, a float scalar; .* Reduce it: term.mean"),
         (lambda: fit_lstm(), "needs a tensor as output of LSTM"),
     ],

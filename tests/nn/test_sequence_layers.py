@@ -235,7 +235,7 @@ def test_a_convolutional_lstm_is_an_lstm_of_every_pixel_and_learns() -> None:
     ("make", "text"),
     [
         (lambda: ws.nn.LSTMCell(6, 5)(SEQUENCE), r"takes one step, \(batch, 6\); .* use ws.nn.LSTM\."),
-        (lambda: ws.nn.Embedding(4, 2, padding=4), "padding is an index from 0 to 3; received 4"),
+        (lambda: ws.nn.Embedding(4, 2, padding=4), "padding must be an index from 0 to 3; received 4"),
         (lambda: ws.nn.weight_norm(ws.nn.ReLU()), "takes a layer with a 'weight' of two or more axes"),
         (lambda: ws.nn.ConvLSTM2d(2, 3, 3)(SEQUENCE), r"takes \(batch, time, 2, H, W\); received"),
         (lambda: ws.nn.Dropout2d(0.5)(ROWS), r"Dropout2d drops slices of \(N, C, ...\); received \(batch, 6\)"),

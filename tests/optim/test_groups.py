@@ -84,7 +84,9 @@ def test_a_groups_scalars_are_live_and_shared_ones_reach_it() -> None:
     session.scalars["optimizer.embed.lr"] = 0.7
     session.optimizer["head"].lr_scale = 0.25
     assert session.optimizer["embed"].lr == 0.7
-    with pytest.raises(UnknownNameError, match="no group 'tail' has numbers of its own; there are: 'embed', 'head'"):
+    with pytest.raises(
+        UnknownNameError, match="no group 'tail'has hyperparameters of its own; there are: 'embed', 'head'"
+    ):
         session.optimizer["tail"]
     after, before, slopes = train(session, 1), arrays(0), arrays(1)
     for name, lr in (("layer.weight", 0.2), ("embed.weight", 0.7), ("head.weight", 0.05), ("head.bias", 0.05)):
@@ -157,7 +159,7 @@ def test_groups_survive_json_and_structure_tells_them_apart() -> None:
         (lambda: ws.Group("a", lr=0.1, optimizer=ws.SGD()), UsageError, "has an optimizer of its own"),
         (lambda: ws.Group(lambda p: True), UsageError, "a predicate without a name needs one"),
         (lambda: ws.Group([]), UsageError, r"match is a name pattern, several, or a predicate; received \(\)"),
-        (lambda: ws.SGD(groups=["a"]), UsageError, r"groups is a list of ws\.Group\(\.\.\.\); received \['a'\]"),
+        (lambda: ws.SGD(groups=["a"]), UsageError, r"groups must be a list of ws\.Group\(\.\.\.\); received \['a'\]"),
         (lambda: ws.SGD(groups=[ws.Group("a"), ws.Group("a.*")]), OptionError, "two groups are called 'a'"),
         (lambda: ws.SGD(groups=[ws.Group("a", lr=-1.0)]).runtime_values(), OptionError, "SGD: lr must be at least 0"),
         (

@@ -85,7 +85,7 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_is_written() -> None
             "an array of float32 or float64, changed in place; received int32",
         ),
         ([[1.0, 2.0]], [good], DTypeError, "changed in place; received list"),
-        ("w", [good], UsageError, "params is an array, a list or a dict of arrays; received str"),
+        ("w", [good], UsageError, "params must be an array, a list or a dict of arrays; received str"),
     ):
         with pytest.raises(kind, match=text):
             o.step(params, grads)  # type: ignore[arg-type]

@@ -286,5 +286,5 @@ def test_layerwise_lr_decay_is_torchs_with_a_rate_for_each_layer() -> None:
     for decay in (0.0, 1.5):
         with pytest.raises(OptionError, match=r"layerwise_lr_decay: decay must be above 0 and at most 1"):
             ws.optim.layerwise_lr_decay(["*"], decay)
-    with pytest.raises(UsageError, match=r"layers is a list of name patterns; received 'a\.\*'"):
+    with pytest.raises(UsageError, match=r"layers must be a list of name patterns; received 'a\.\*'"):
         ws.optim.layerwise_lr_decay("a.*", 0.5)

@@ -25,7 +25,7 @@ RECORD = (
 PACKAGES = (
     *("wholestep", "wholestep.nn", "wholestep.losses", "wholestep.optim", "wholestep.schedules", "wholestep.metrics"),
     *("wholestep.data", "wholestep.callbacks", "wholestep.models", "wholestep.session", "wholestep.train"),
-    *("wholestep.sklearn",),
+    *("wholestep.privacy", "wholestep.sklearn"),
 )
 
 EXPORTED = frozenset(name for package in PACKAGES for name in import_module(package).__all__)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from tests.mutants.table import MUTANTS, Mutant
 from tests.support import durations, quick, sampling
 from tests.support.sessions import data, mlp
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_c
@@ -98,16 +99,17 @@ def test_folders_that_quick_runs_treat_by_name_are_there() -> None:
 # -- samples -----------------------------------------------------------------------------------------------------
 
 
-def test_a_catalogue_is_complete_where_a_change_may_concern_it() -> None:
-    assert sampling.sampled_catalogues([]) == list(sampling.CATALOGUES)
-    assert sampling.sampled_catalogues(["CHANGELOG.md"]) == list(sampling.CATALOGUES)
-    assert sampling.sampled_catalogues(None) == []
-    assert sampling.sampled_catalogues(["tests/conftest.py"]) == []
-    assert "tests/distributed/" not in sampling.sampled_catalogues(["wholestep/distributed/launch/launcher.py"])
-    assert "tests/fuzz/" in sampling.sampled_catalogues(["wholestep/distributed/launch/launcher.py"])
+def test_a_catalogue_is_complete_after_a_change_that_it_is_about() -> None:
+    quarters = dict.fromkeys(sampling.CATALOGUES, 4)
+    assert sampling.sampled_catalogues([]) == sampling.sampled_catalogues(["CHANGELOG.md"]) == quarters
+    assert sampling.sampled_catalogues(None) == sampling.sampled_catalogues(["tests/conftest.py"]) == {}
+    launcher = sampling.sampled_catalogues(["wholestep/distributed/launch/launcher.py"])
+    assert "tests/distributed/" not in launcher
+    assert launcher["tests/fuzz/"] == 4
     planner = sampling.sampled_catalogues(["wholestep/compiler/plan/fusion/clusters.py"])
-    assert not {"tests/compiler/backends/cuda/", "tests/fuzz/"} & {*planner}
-    assert "tests/distributed/" in planner
+    assert not {"tests/compiler/plan/", "tests/session/test_same_bits.py"} & {*planner}
+    assert planner["tests/compiler/backends/cuda/"] == planner["tests/models/"] == 2
+    assert planner["tests/distributed/"] == 4
     assert "tests/distributed/" not in sampling.sampled_catalogues(
         ["wholestep/compiler/passes/distribute/tensor_parallel/operands.py"]
     )
@@ -116,12 +118,17 @@ def test_a_catalogue_is_complete_where_a_change_may_concern_it() -> None:
 
 
 def test_catalogues_and_what_they_are_about_are_there() -> None:
-    for path in {
-        *sampling.CATALOGUES,
-        *sampling.EVERYWHERE,
-        *(p for about in sampling.CATALOGUES.values() for p in about),
-    }:
+    subjects = sampling.CATALOGUES.values()
+    paths = {p for subject in subjects for p in (*subject.about, *subject.through)}
+    for path in {*sampling.CATALOGUES, *sampling.EVERYWHERE, *paths}:
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_the_tests_of_a_planted_bug_run_completely_where_it_is(mutant: Mutant) -> None:
+    changed = [path.relative_to(ROOT).as_posix() for path in mutant.files(ROOT / "wholestep")]
+    sampled = sampling.sampled_catalogues(changed)
+    assert any(not test.startswith(tuple(sampled)) for test in mutant.tests)
 
 
 class Item:
@@ -134,12 +141,15 @@ def test_a_quarter_is_drawn_and_days_draw_everything() -> None:
     outside = [Item(f"tests/data/test_loader.py::test_y[{i}]") for i in range(50)]
     drawn: set[Any] = set()
     for seed in range(20260101, 20260161):
-        chosen = sampling.draw([*inside, *outside], ["tests/fuzz/"], seed)  # type: ignore[list-item]
+        chosen = sampling.draw([*inside, *outside], {"tests/fuzz/": 4}, seed)  # type: ignore[list-item]
         assert set(outside) <= set(chosen)
         assert 170 < len(chosen) - len(outside) < 280
-        assert chosen == sampling.draw([*inside, *outside], ["tests/fuzz/"], seed)  # type: ignore[list-item]
+        assert chosen == sampling.draw([*inside, *outside], {"tests/fuzz/": 4}, seed)  # type: ignore[list-item]
         drawn |= set(chosen)
     assert drawn >= set(inside)
+    half = {item for item in inside if sampling.is_drawn(item.nodeid, 7, 2)}
+    assert 380 < len(half) < 520
+    assert half > {item for item in inside if sampling.is_drawn(item.nodeid, 7)}
 
 
 def test_changes_are_those_since_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

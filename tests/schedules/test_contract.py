@@ -326,7 +326,9 @@ def test_a_plot_in_a_file_without_matplotlib(tmp_path: object, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    with pytest.raises(ws.errors.UsageError, match=r"pip install matplotlib.*\.svg needs nothing; plot\(\) gives text"):
+    with pytest.raises(
+        ws.errors.UsageError, match=r"pip install matplotlib.*\.svg file needs no package; plot\(\) returns text"
+    ):
         S.Cosine(0.1, 100).plot("lr.png")
     assert S.Cosine(0.1, 100).plot(f"{tmp_path}/lr.svg") == f"{tmp_path}/lr.svg"
 

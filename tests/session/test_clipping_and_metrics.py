@@ -220,7 +220,7 @@ def test_a_metric_says_what_it_is_about() -> None:
         ws.build_session(mlp(), batch_size=8, metrics=["accuracy", ws.metrics.Accuracy(threshold=0.3)])
     with pytest.raises(UnknownNameError, match="there is no metric 'accurasy'"):
         ws.build_session(mlp(), batch_size=8, metrics=["accurasy"])
-    with pytest.raises(UsageError, match="metrics is a list of metrics"):
+    with pytest.raises(UsageError, match="metrics must be a list of metrics"):
         ws.build_session(mlp(), batch_size=8, metrics=3)
 
 

@@ -204,7 +204,7 @@ def test_a_step_of_ones_own():
         ({"precision": "float8"}, "precision='float8': expected one of 'float32', 'tf32', 'bfloat16', 'float16'"),
         ({"precision": "float64"}, r"For a model of float64 write model.astype\('float64'\)"),
         ({"precision": "bfloat16", "loss_scale": ws.LossScale()}, "received it with bfloat16.*Leave it out"),
-        ({"loss_scale": 1024.0}, r"loss_scale is a description, ws.LossScale\(init=1024.0\)"),
+        ({"loss_scale": 1024.0}, r"loss_scale must be a description, ws.LossScale\(init=1024.0\)"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object], text: str):
@@ -215,10 +215,10 @@ def test_bad_options_are_refused(options: dict[str, object], text: str):
 @pytest.mark.parametrize(
     ("field", "value", "text"),
     [
-        ("init", 0.0, r"init is a number from 2\*\*-16 to 2\*\*64; received 0.0"),
-        ("growth", 0.5, "growth is a number of at least 1; received 0.5"),
-        ("backoff", 2, "backoff is a number of at most 1, above 0; received 2"),
-        ("interval", 2.5, "interval is an integer of at least 1; received 2.5"),
+        ("init", 0.0, r"init must be a number from 2\*\*-16 to 2\*\*64; received 0.0"),
+        ("growth", 0.5, "growth must be a number of at least 1; received 0.5"),
+        ("backoff", 2, "backoff must be a number of at most 1, above 0; received 2"),
+        ("interval", 2.5, "interval must be an integer of at least 1; received 2.5"),
     ],
 )
 def test_bad_scales_are_refused(field: str, value: float, text: str):

@@ -207,7 +207,7 @@ def test_what_cannot_be_met_says_the_least_and_what_to_do() -> None:
     assert found.value.limit == 20_000 < found.value.bytes
     with pytest.raises(LimitError, match=r"(?s)Its batch cannot be split: .*`batch_norm`.*of the whole batch"):
         ws.build_session(**images(), batch_size=8, device="null", options=PLAIN, memory=0.1)
-    with pytest.raises(UsageError, match="estimate is about one plan"):
+    with pytest.raises(UsageError, match="estimate covers one plan"):
         ws.estimate(**mlp(), batch_size=64, accumulate=2, memory=0.9)
 
 

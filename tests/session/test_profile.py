@@ -115,7 +115,7 @@ def test_sizes_below_the_capacity_have_no_rates(session: ws.Session) -> None:
 
 
 def test_what_cannot_be_profiled(session: ws.Session) -> None:
-    with pytest.raises(ws.errors.OptionError, match="steps is an integer of at least 1; received 0"):
+    with pytest.raises(ws.errors.OptionError, match="steps must be an integer of at least 1; received 0"):
         session.profile(data(16), steps=0)
     planned = ws.build_session(mlp(), batch_size=4, device="null")
     with pytest.raises(ws.errors.UsageError, match=r"device='null:.*' does not run plans; profile a session on"):

@@ -300,7 +300,7 @@ def test_an_estimate_is_exact_and_compiles_nothing() -> None:
     session = ws.build_session(mlp(), **options)
     assert (estimate.peak_bytes, estimate.flops) == (mapped(session), session.plan.flops)
     assert f"{session.peak_bytes:,}" in str(estimate)
-    with pytest.raises(UsageError, match="estimate is about one plan, and accumulate needs several"):
+    with pytest.raises(UsageError, match="estimate covers one plan, but accumulate= needs several"):
         ws.estimate(mlp(), accumulate=2, batch_size=16)
 
 

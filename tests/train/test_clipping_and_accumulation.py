@@ -104,7 +104,7 @@ def test_e12_to_e14_register_and_refuse() -> None:
     acc.accumulate("w", [1, 1])
     acc.register("w", (5,))
     assert (len(acc.buffers), acc.buffers["w"].data.tolist()) == (1, [1, 1])
-    with pytest.raises(NoGradients, match=r"there is no parameter 'b'; registered are: 'w'. Call register"):
+    with pytest.raises(NoGradients, match=r"there is no parameter 'b'; registered parameters: 'w'. Call register"):
         acc.accumulate("b", [1])
     with pytest.raises(ShapeMismatch, match="gradient of 'w'") as caught:
         acc.accumulate("w", [1])

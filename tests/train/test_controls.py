@@ -355,7 +355,7 @@ def test_what_makes_no_sense_is_told_with_the_fix(case: str) -> None:
 
 
 def test_a_baseline_that_is_no_number() -> None:
-    with pytest.raises(ws.errors.OptionError, match="EarlyStopping: baseline is a number, or None; received 'x'"):
+    with pytest.raises(ws.errors.OptionError, match="EarlyStopping: baseline must be a number, or None; received 'x'"):
         ws.EarlyStopping(baseline="x")  # type: ignore[arg-type]
 
 

@@ -68,7 +68,7 @@ def test_what_folds_cannot_do_is_told() -> None:
         ws.errors.UsageError, match=r"ws.cross_validate has no argument 'epoch'. Did you mean epochs=\?"
     ):
         ws.cross_validate(line(), (X, Y), epoch=2, **GIVEN)
-    with pytest.raises(ws.errors.OptionError, match="folds: k is an integer of at least 2; received 1"):
+    with pytest.raises(ws.errors.OptionError, match="folds: k must be an integer of at least 2; received 1"):
         ws.cross_validate(line(), (X, Y), folds=1, **GIVEN)
 
 

@@ -79,7 +79,7 @@ def test_a_model_that_was_never_trained_and_its_session_is_kept() -> None:
         (lambda m: m.evaluate(X, Y + 1, loss="cross_entropy"), "labels go up to 2, .*the model has 2 outputs"),
         (lambda m: m.evaluate(X * np.nan, Y, loss="cross_entropy"), "'x' holds nan"),
         (lambda m: m.evaluate(X[:, :2], Y, loss="cross_entropy"), r"takes 3 features .*; received \(batch, 2\)"),
-        (lambda m: m.evaluate(X, Y, loss="cross_entropy", batch_size=0), "batch_size is an integer of at least 1"),
+        (lambda m: m.evaluate(X, Y, loss="cross_entropy", batch_size=0), "batch_size must be an integer of at least 1"),
         (lambda m: m.evaluate(X, Y, loss="cross_entropy", metrics=["acuracy"]), "no metric 'acuracy'"),
     ],
 )

@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "data twice": (
         lambda: ws.find_batch_size(linear(), (X, Y), memory="1GB", **SPECS),
         UsageError,
-        "inputs= and data say the same; give one of them",
+        "inputs= and data specify the same thing; pass one of them",
     ),
     "nowhere": (
         lambda: ws.find_batch_size(linear(), device="null", **SPECS),
@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "most": (
         lambda: ws.find_batch_size(linear(), most=0, **SPECS),
         OptionError,
-        "most is an integer of at least 1; received 0",
+        "most must be an integer of at least 1; received 0",
     ),
 }
 

@@ -318,8 +318,8 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         UsageError,
         r"the metric 'gap' is a function, which a description cannot store; give the function itself",
     ),
-    "beta": (lambda: M.FBeta(beta=-1), OptionError, "beta is a number of at least 0; received -1"),
-    "bins": (lambda: M.ECE(bins=0), OptionError, "bins is an integer of at least 1; received 0"),
+    "beta": (lambda: M.FBeta(beta=-1), OptionError, "beta must be a number of at least 0; received -1"),
+    "bins": (lambda: M.ECE(bins=0), OptionError, "bins must be an integer of at least 1; received 0"),
     "weights": (
         lambda: M.CohenKappa(weights="cubic"),
         OptionError,

@@ -62,7 +62,8 @@ def test_a_run_that_diverges_ends_and_says_why() -> None:
     text = str(caught.value)
     assert f"the loss of step {first % 5} of epoch {first // 5} (both counted from 0) is" in text
     overflow = (
-        r"is inf: mul in the loss computed the first value that is not finite, inf at index \[\d, \d\], from finite"
+        r"is inf: mul in the loss computed the first value that is not finite, inf at index \[\d, \d\] "
+        r"\(\d+ of 16 elements\), from finite"
     )
     assert re.search(rf"{overflow} operands \(-?\S+e\+\d\d to \S+e\+\d\d\)", text)
     assert "Lower the learning rate (it is 1e+04), clip the gradients (clip_norm=1.0)" in text
@@ -165,7 +166,7 @@ def test_an_input_is_named_with_its_row() -> None:
 
 
 def test_a_large_model_says_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wholestep.train.nonfinite.LARGEST", 0)
+    monkeypatch.setattr("wholestep.train.nonfinite.most_bytes", lambda: 0)
     with pytest.raises(
         NonFiniteError, match=r"by then '0\.weight', .* are not finite\. The weights are those after it"
     ):

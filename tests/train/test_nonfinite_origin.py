@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import wholestep as ws
+from tests.compiler.backends.cuda.emulation.emulated import emulated_device
 from wholestep.errors import NonFiniteError
 
 RNG = np.random.default_rng(0)
@@ -273,3 +275,33 @@ def test_the_rows_are_named(negative: Any, shuffle: bool, named: str) -> None:
     y = np.zeros((100, 2), np.float32)
     with pytest.raises(NonFiniteError, match=re.escape(named)):
         ws.fit(model, (x, y), loss="mse", batch_size=16, shuffle=shuffle, seed=0, progress=False, device="reference")
+
+
+def test_the_state_before_the_step_is_saved_and_repeats_it(tmp_path: Path) -> None:
+    """A run with checkpoints ends with one of the step before the failure; resumed, it fails at the same step."""
+    x = RNG.random((100, 3)).astype(np.float32) + 0.5
+    x[83, 1] = -1.0
+    y = np.zeros((100, 2), np.float32)
+
+    def train(**settings: Any) -> str:
+        model = ws.nn.Sequential(ws.nn.Lambda(ws.log), ws.nn.Linear(3, 2))
+        with pytest.raises(NonFiniteError) as caught:
+            ws.fit(model, (x, y), loss="mse", batch_size=16, shuffle=False, progress=False, device="reference",
+                   checkpoint=tmp_path, **settings)  # fmt: skip
+        return str(caught.value)
+
+    text = train()
+    assert "the loss of step 5 of epoch 0" in text
+    assert re.search(r"nan at index \[3, 1\] \(1 of 48 elements\), from finite operands \(-1 to 1\.\d+\)", text)
+    assert "caused by row 83 of the training data" in text
+    assert "saved as the last checkpoint: resume=True repeats the step" in text
+    stored = ws.load_checkpoint(tmp_path)
+    assert (stored.position.epoch, stored.position.step) == (0, 5)
+    assert "the loss of step 5 of epoch 0" in train(resume=True)
+
+
+@pytest.mark.parametrize("name", ["log", "sqrt"])
+def test_on_an_emulated_gpu(name: str) -> None:
+    case = {**FORWARD, **BACKWARD}[name]
+    with emulated_device():
+        blamed(case, fails(case, device="emulated"))

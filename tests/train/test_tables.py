@@ -315,7 +315,7 @@ def fit(data: object, **options: object) -> None:
         (
             lambda: fit((np.zeros((4, 2)), [0, 1, 0, 1])),
             UsageError,
-            r"Tabular is for the columns of a frame; data is tuple",
+            r"Tabular needs the columns of a frame; data is tuple",
         ),
         (
             lambda: fit((FRAME, "animal"), validation=(np.zeros((2, 2)), [0, 1])),
@@ -343,7 +343,7 @@ def fit(data: object, **options: object) -> None:
         ),
         (lambda: fit((FRAME, "animal"), encoder=ws.data.Encoder(text=["tag"])), InputError, "has numbers, not text"),
         (lambda: ws.models.Tabular().predict(FRAME), UsageError, "Tabular has no layers yet: .* ws.fit"),
-        (lambda: ws.models.Tabular(hidden=(0,)), OptionError, "hidden is an integer of at least 1; received 0"),
+        (lambda: ws.models.Tabular(hidden=(0,)), OptionError, "hidden must be an integer of at least 1; received 0"),
     ],
 )
 def test_mistakes_before_training(call, error: type[Exception], message: str) -> None:

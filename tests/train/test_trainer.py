@@ -196,7 +196,7 @@ def test_the_four_parts_come_in_order() -> None:
         s.backward(np.ones((4, 2), np.float32))
     with pytest.raises(ws.errors.UsageError, match=r"call session\.backward"):
         s.apply_gradients(0.1)
-    with pytest.raises(ws.errors.OptionError, match="max_norm is above 0"):
+    with pytest.raises(ws.errors.OptionError, match="max_norm must be above 0"):
         s.clip_gradients(0.0)
 
 

@@ -153,7 +153,7 @@ NAMES: dict[str, Case] = {
     "one loss for two outputs": (
         lambda: fit({"a": X, "b": X}, BOTH, TwoSided(), loss="mse"),
         UsageError,
-        r"mse is of one output and one target; .*outputs kind, size .*for each, loss={'kind': 'mse', \.\.\.}",
+        r"mse takes one output and one target; .*outputs kind, size .*for each, loss={'kind': 'mse', \.\.\.}",
     ),
     "a loss for no output": (
         lambda: fit({"a": X, "b": X}, BOTH, TwoSided(), loss={"sort": "mse"}),

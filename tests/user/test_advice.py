@@ -98,7 +98,7 @@ def test_advice_can_be_followed(name: str) -> None:
 
 def test_plan_files_of_models(tmp_path: Path) -> None:
     model, path = ws.nn.Linear(3, 2), tmp_path / "a.plan"
-    with pytest.raises(ws.errors.UsageError, match=r"Of a model: ws.build_session_cached\(model, path"):
+    with pytest.raises(ws.errors.UsageError, match=r"For a model: ws.build_session_cached\(model, path"):
         ws.save_plan(ws.compile_training_graph(model, **SPEC)[0], model, path)  # type: ignore[arg-type]
     first = ws.build_session_cached(model, path, **SPEC)
     again = ws.build_session_cached(model, path, **SPEC)

@@ -41,7 +41,17 @@ def test_doctor_finds_a_working_installation() -> None:
     assert code == 0, text
     rows = dict(line.split(maxsplit=1) for line in text.splitlines())
     assert rows["self-test"] == "ok"
-    assert {"wholestep", "platform", "python", "numpy", "cores", "memory", "compiler", "cache"} <= rows.keys()
+    assert {
+        "wholestep",
+        "platform",
+        "python",
+        "numpy",
+        "processor",
+        "cores",
+        "memory",
+        "compiler",
+        "cache",
+    } <= rows.keys()
     assert rows["compiler"].startswith(f"{' '.join(find_compiler(CompileOptions().compiler_command).command)}: ")
     assert re.search(r"\d+\.\d+", rows["compiler"].partition(": ")[2])  # its version, as it tells it
     assert rows["device"].startswith("cpu")
@@ -303,7 +313,7 @@ def test_questions_that_a_run_cannot_answer(script: Path) -> None:
     np.savez("two.npz", a=np.zeros(2), b=np.zeros(2))
     for arguments, expected in (
         (["evaluate", "--best", "val_acuracy"], "has the number 'val_acuracy'; they have: loss, accuracy, val_loss"),
-        (["evaluate", "--best", "val_loss", "--mode", "up"], "mode is 'min' or 'max'; received 'up'"),
+        (["evaluate", "--best", "val_loss", "--mode", "up"], "mode must be 'min' or 'max'; received 'up'"),
         (["predict", "absent.npy"], "absent.npy: No such file or directory"),
         (["predict", "text.npy"], "text.npy is not a complete .npy file of numbers: "),
         (["predict", "two.npz"], "two.npz holds several arrays, a, b"),
@@ -364,8 +374,8 @@ def test_resuming_from_the_command_line(script: Path) -> None:
         ),
         (["train", "syntax.py"], "syntax.py failed:   File "),
         (["train", "failing.py"], 'failing.py", line 2, in build     return 1 / 0'),
-        (["bench", "small.py", "--seconds", "-1"], "--seconds is above 0; received -1"),
-        (["trace", "small.py", "--steps", "0"], "steps is an integer of at least 1; received 0"),
+        (["bench", "small.py", "--seconds", "-1"], "--seconds must be above 0; received -1"),
+        (["trace", "small.py", "--steps", "0"], "steps must be an integer of at least 1; received 0"),
     ],
 )
 def test_mistakes_are_one_line(script: Path, arguments: list[str], expected: str) -> None:
@@ -420,7 +430,7 @@ def test_a_script_that_only_a_file_names_is_not_run(script: Path, tmp_path: Path
     assert run("evaluate", "runs/small")[0] == 1
     code, text = run("evaluate", "runs/small", "--script", "small.py")
     assert code == 1
-    assert "sets options.compiler to 'sh evil': how to compile is not taken from" in text.replace("\n", " ")
+    assert "sets options.compiler to 'sh evil': compiler settings are not taken from" in text.replace("\n", " ")
     assert not Path("executed").exists()
 
 
@@ -503,3 +513,15 @@ def test_the_mnist_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     code, text = run("train", str(example), "--epochs", "1", *settings)
     assert code == 0, text
     assert ws.load_checkpoint("runs/mnist").config["optimizer"]["lr"] == 3e-4
+
+
+def test_export_writes_a_step(script: Path, tmp_path: Path) -> None:
+    code, text = run("export", str(script), str(tmp_path / "out"), "--target", "cpu/portable", "--set", "batch_size=16")
+    assert code == 0, text
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (manifest["target"], manifest["experiment"]["batch_size"]) == ("cpu/portable", 16)
+    assert manifest["has"] == ["train", "evaluate", "predict"]
+    assert (tmp_path / "out" / "main.c").exists()
+    code, text = run("export", str(script), str(tmp_path / "other"), "--to", "fortran")
+    assert code == 1
+    assert "expected one of 'c', 'wasm'" in text

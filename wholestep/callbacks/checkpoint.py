@@ -70,7 +70,9 @@ class ModelCheckpoint(Callback):
     ) -> None:
         for name, value, least in (("best", best, 0), ("last", last, 0), ("every", every, 1)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise OptionError(f"ModelCheckpoint: {name} is an integer of at least {least}; received {value!r}.")
+                raise OptionError(
+                    f"ModelCheckpoint: {name} must be an integer of at least {least}; received {value!r}."
+                )
         if best == 0 and last == 0:
             raise OptionError(
                 "ModelCheckpoint: best=0 and last=0 would delete every checkpoint; one of them must be at least 1."

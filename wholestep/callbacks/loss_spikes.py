@@ -47,8 +47,8 @@ class LossSpikes(Callback):
     def __init__(self, deviations: float = 6.0, decay: float = 0.98, rows: int = 5) -> None:
         if not deviations > 0 or not 0 < decay < 1 or rows < 0:
             raise OptionError(
-                f"LossSpikes: deviations is above 0, decay between 0 and 1, rows at least 0; received {deviations!r}, "
-                f"{decay!r} and {rows!r}."
+                f"LossSpikes: deviations must be above 0, decay between 0 and 1, rows at least 0; received "
+                f"{deviations!r}, {decay!r} and {rows!r}."
             )
         self.deviations, self.decay, self.count = deviations, decay, rows
         self.spikes: list[Spike] = []

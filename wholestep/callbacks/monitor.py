@@ -50,7 +50,7 @@ class Best:
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max", ""):  # "": not known yet
-            raise UsageError(f"mode is 'min' or 'max'; received {self.mode!r}.")
+            raise UsageError(f"mode must be 'min' or 'max'; received {self.mode!r}.")
 
     def improves(self, value: float) -> bool:
         """Is this the best value so far?  If so, store it.  NaN is never the best."""

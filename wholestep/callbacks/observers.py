@@ -28,7 +28,7 @@ class ConsoleObserver:
 
     def __init__(self, every: int = 1, file: IO[str] | None = None) -> None:
         if not isinstance(every, int) or every < 1:
-            raise OptionError(f"ConsoleObserver: every is an integer of at least 1; received {every!r}.")
+            raise OptionError(f"ConsoleObserver: every must be an integer of at least 1; received {every!r}.")
         self.every, self.file = every, file
 
     def on_activations(self, step: int, stats: Mapping[str, Stats]) -> None:
@@ -83,7 +83,7 @@ class Profiler(Callback):
         quiet: bool = False,
     ) -> None:
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise OptionError(f"Profiler: steps is an integer of at least 1; received {steps!r}.")
+            raise OptionError(f"Profiler: steps must be an integer of at least 1; received {steps!r}.")
         self.batch, self.path, self.steps, self.quiet = batch, path, steps, quiet
         self.profile: Profile | None = None
 

@@ -56,7 +56,7 @@ class Progress(Callback):
 
     def __init__(self, bar: bool | None = None, seconds: float | None = LINES) -> None:
         if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
-            raise OptionError(f"Progress: seconds is a number above 0, or None; received {seconds!r}.")
+            raise OptionError(f"Progress: seconds must be a number above 0, or None; received {seconds!r}.")
         self.bar, self.seconds = sys.stderr.isatty() if bar is None else bar, seconds
         self._live: Live | None = None
         self._began = self._shown = 0.0

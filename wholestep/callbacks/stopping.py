@@ -41,7 +41,7 @@ class EarlyStopping(Callback):
         divergence: float | None = None,
     ) -> None:
         if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
-            raise OptionError(f"EarlyStopping: patience is an integer of at least 1; received {patience!r}.")
+            raise OptionError(f"EarlyStopping: patience must be an integer of at least 1; received {patience!r}.")
         self.monitor, self.patience, self.restore_best = canonical(monitor), patience, restore_best
         self.best = Best(mode_of_name(monitor) or "" if mode is None else mode, min_delta)
         self.baseline, self.divergence = need_limit("baseline", baseline), need_limit("divergence", divergence)
@@ -129,7 +129,7 @@ def need_limit(name: str, value: object) -> float | None:
     """Raise OptionError unless the value is a finite number or None."""
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)):
         return value
-    raise OptionError(f"EarlyStopping: {name} is a number, or None; received {value!r}.")
+    raise OptionError(f"EarlyStopping: {name} must be a number, or None; received {value!r}.")
 
 
 class TimeBudget(Callback):
@@ -137,7 +137,7 @@ class TimeBudget(Callback):
 
     def __init__(self, seconds: float) -> None:
         if not seconds > 0:
-            raise OptionError(f"TimeBudget: seconds is above 0; received {seconds!r}.")
+            raise OptionError(f"TimeBudget: seconds must be above 0; received {seconds!r}.")
         self.seconds, self._end = seconds, float("inf")
 
     def on_train_begin(self) -> None:
@@ -153,7 +153,7 @@ class StepBudget(Callback):
 
     def __init__(self, steps: int) -> None:
         if not isinstance(steps, int) or steps < 1:
-            raise OptionError(f"StepBudget: steps is an integer of at least 1; received {steps!r}.")
+            raise OptionError(f"StepBudget: steps must be an integer of at least 1; received {steps!r}.")
         self.steps, self.done = steps, 0
         self.every = 1  # exact, since no slice exceeds the budget
 

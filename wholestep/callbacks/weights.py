@@ -57,7 +57,7 @@ class WeightStatistics(Callback):
 
         for name, value in (("every", every), ("bins", bins)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"WeightStatistics: {name} is an integer of at least 1; received {value!r}.")
+                raise OptionError(f"WeightStatistics: {name} must be an integer of at least 1; received {value!r}.")
         self.per, self.epochs, self.bins = need_grouping("WeightStatistics", per), every, bins
         self.histograms: dict[str, list[Histogram]] = {}
         self._before: dict[str, AnyArray] = {}  # the parameters when they were last measured
@@ -109,8 +109,8 @@ class WeightStatistics(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if (state["per"], state["bins"]) != (self.per, self.bins):
             raise OptionError(
-                f"WeightStatistics: the run was begun with per={state['per']!r}, bins={state['bins']}; received "
-                f"per={self.per!r}, bins={self.bins}. Give it the same to resume."
+                f"WeightStatistics: the run was started with per={state['per']!r}, bins={state['bins']}; received "
+                f"per={self.per!r}, bins={self.bins}. Pass the same values to resume."
             )
         self._before, self._resumed = dict(state["before"]), True
         self.histograms = {name: _unstack_histograms(each) for name, each in state["histograms"].items()}

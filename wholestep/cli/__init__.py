@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import wholestep
-from wholestep.cli import doctor, launch, linting, plans, replaying, running, timing
+from wholestep.cli import doctor, examine, exporting, launch, plans, running
 from wholestep.cli.shared import warning_text
 
 app = typer.Typer(
@@ -22,11 +22,12 @@ app.command()(running.train)
 app.command(context_settings=launch.PASSED_ON)(launch.launch)
 app.command()(running.evaluate)
 app.command()(running.predict)
-app.command()(linting.lint)
-app.command()(replaying.replay)
-app.command()(replaying.compare)
-app.command()(timing.trace)
-app.command()(timing.bench)
+app.command()(exporting.export)
+app.command()(examine.lint)
+app.command()(examine.replay)
+app.command()(examine.compare)
+app.command()(examine.trace)
+app.command()(examine.bench)
 app.command()(doctor.doctor)
 app.add_typer(plans.app, name="plan")
 

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from wholestep import platforms
 from wholestep.cli import machine
 from wholestep.errors import CompilerError, OptionError, WholestepError
 
@@ -54,6 +55,7 @@ def rows() -> list[tuple[str, Callable[[], str]]]:
         ("others", _others),
         ("device", _device),
         ("target", _target),
+        ("processor", platforms.processor_name),
         ("cores", machine.describe_cores),
         ("memory", machine.describe_memory),
         ("compiler", _compiler),

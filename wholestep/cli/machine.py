@@ -8,6 +8,8 @@ import sys
 import warnings
 from pathlib import Path
 
+from wholestep import platforms
+
 MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 LEAST_BYTES = 512 << 20  # of memory; with less, compilers fail
 
@@ -29,9 +31,8 @@ def describe_cores() -> str:
     from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
     from wholestep.options import thread_count
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = thread_count(None, default_threads(), MAX_THREADS)
-    return f"{usable} of {os.cpu_count()} may be used; {threads} threads by default"
+    return f"{platforms.cores()} of {os.cpu_count()} may be used; {threads} threads by default"
 
 
 def usable_bytes() -> int | None:

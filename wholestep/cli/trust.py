@@ -57,8 +57,8 @@ def script_of_run(
     foreign = [name for name in settings if name.partition(".")[0] == OPTIONS]
     if foreign:
         raise CheckpointError(
-            f"{run} sets {foreign[0]} to {settings[foreign[0]]!r}: how to compile is not taken from a run that you did "
-            "not start. Start one of your own, with its weights: model.load(...)."
+            f"{run} sets {foreign[0]} to {settings[foreign[0]]!r}: compiler settings are not taken from a run that "
+            "you did not start. Start one of your own, with its weights: model.load(...)."
         )
     return given.resolve(), dict(settings)
 

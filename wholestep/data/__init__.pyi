@@ -1,8 +1,8 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
 # package's names of it.  The order is that of docs/api/.
 from wholestep.data.order import (
-    Balanced as Balanced, Sampler as Sampler, Sequential as Sequential, Shuffled as Shuffled, Subset as Subset,
-    Weighted as Weighted,
+    Balanced as Balanced, Poisson as Poisson, Sampler as Sampler, Sequential as Sequential, Shuffled as Shuffled,
+    Subset as Subset, Weighted as Weighted,
 )
 from wholestep.data.table import Batch as Batch, Table as Table, as_table as as_table
 from wholestep.data.tables.frame import Frame as Frame, as_frame as as_frame

@@ -155,8 +155,8 @@ def _is_header(path: Path_, cells: list[str]) -> bool:
         return False
     shown = ", ".join(cells[:4]) + (", …" if len(cells) > 4 else "")
     raise InputError(
-        f"{path}: the first line is numbers, {shown}: are they data, or names of columns? Say header=False if they are "
-        "data, header=True if they are names; on the command line --no-header or --header."
+        f"{path}: the first line is numbers, {shown}: are they data, or names of columns? Pass header=False if they "
+        "are data, header=True if they are names; on the command line --no-header or --header."
     )
 
 
@@ -170,7 +170,7 @@ def _is_number(text: str) -> bool:
 
 def read_lines(path: Path_, delimiter: str) -> Lines:
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
             return [(n, row) for n, row in enumerate(csv.reader(file, delimiter=delimiter), 1) if row]
     except UnicodeDecodeError as error:
         raise InputError(
@@ -217,7 +217,7 @@ def _targets(path: Path_, name: str, values: Sequence[tuple[int, str]], dtype: s
         if not limits.min <= int(value) <= limits.max:
             raise InputError(
                 f"{path}, line {line}, column {name!r}: {value.strip()} is outside of {limits.min}..{limits.max}, "
-                f"where class numbers lie. Write it as {value.strip()}.0 if it is a quantity."
+                f"the range of class numbers. Write it as {value.strip()}.0 if it is a quantity."
             )
     return numbers.astype(np.int32 if integers else dtype)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from wholestep.data.order import RankRows, Rows, Sampler, Sequential, Shuffled, scatter_rows
+from wholestep.data.order import Poisson, RankRows, Rows, Sampler, Sequential, Shuffled, scatter_rows
 from wholestep.data.sources import RowSource, Stream, as_source
 from wholestep.data.table import Array, Batch, Table
 from wholestep.data.transforms import Transform, TransformDraw
@@ -67,7 +67,7 @@ class DataLoader:
         limits = (("batch_size", batch_size, 1), ("prefetch", prefetch, 0), ("seed", seed, 0))
         for name, value, least in limits if limit is None else (*limits, ("limit", limit, 1)):
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-                raise OptionError(f"DataLoader: {name} is an integer of at least {least}; received {value!r}.")
+                raise OptionError(f"DataLoader: {name} must be an integer of at least {least}; received {value!r}.")
         self.source = as_source(data, labels)
         self.batch_size, self.seed, self.drop_last, self.prefetch = int(batch_size), int(seed), drop_last, prefetch
         self.limit = limit
@@ -75,6 +75,7 @@ class DataLoader:
         self.transforms = (transform,) if callable(transform) else tuple(transform)
         self.epoch = self.position = 0
         self._order: tuple[int, Rows] | None = None
+        self._draws: tuple[tuple[int, int], list[Rows]] | None = None  # the batches of an epoch, if they are drawn
         self._sought = False  # the position was set by `seek`, so the next loop begins there
         self._stream: Iterator[Batch] | None = None  # of an iterable: its batches from the current position on
         self._passed = 0  # rows of a stream that were yielded in this epoch
@@ -128,8 +129,11 @@ class DataLoader:
     def __len__(self) -> int:
         """The number of batches of an epoch."""
         if isinstance(self.source, Stream):
-            raise UsageError("an iterable does not know how many batches it has; wrap arrays or a data set with len().")
+            raise UsageError("the number of batches of an iterable is not known; wrap arrays or a data set with len().")
         # Called after every slice of steps, so it avoids computing the order of an epoch, which takes milliseconds.
+        if isinstance(self.sampler, Poisson):
+            batches = self.sampler.count(len(self.source))
+            return batches if self.limit is None else min(batches, self.limit)
         rows = self._rows_in_order
         batches = rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
         return batches if self.limit is None else min(batches, self.limit)
@@ -197,7 +201,7 @@ class DataLoader:
     def order(self, epoch: int) -> Rows:
         """The rows that an epoch visits, in the order of its batches."""
         if isinstance(self.source, Stream):
-            raise UsageError("an iterable does not number its rows; wrap arrays or a data set with len().")
+            raise UsageError("the rows of an iterable have no numbers; wrap arrays or a data set with len().")
         return self._rows(epoch)[: self.rows]
 
     @property
@@ -235,12 +239,20 @@ class DataLoader:
 
     def _make(self, position: int, epoch: int) -> Batch:
         source: Table | RowSource = self.source  # type: ignore[assignment]
-        rows = self._rows(epoch)[position * self.batch_size : (position + 1) * self.batch_size]
+        rows = self._rows_of_batch(position, epoch)
         if self.own is None:
             return self.transformed(source.take(rows), rows, epoch)
         positions = self.own.of(len(rows))
         read = rows[positions] if len(positions) else rows[:1]  # a rank without rows still needs their shape
         return scatter_rows(self.transformed(source.take(read), read, epoch), positions, len(rows))
+
+    def _rows_of_batch(self, position: int, epoch: int) -> Rows:
+        if not isinstance(self.sampler, Poisson):
+            return self._rows(epoch)[position * self.batch_size : (position + 1) * self.batch_size]
+        assert not isinstance(self.source, Stream)
+        if self._draws is None or self._draws[0] != (self.seed, epoch):
+            self._draws = (self.seed, epoch), self.sampler.batches(self.seed, epoch, len(self.source))
+        return self._draws[1][position]
 
     def _transform_stream(self, batch: Batch, passed: int, epoch: int) -> Batch:
         """A batch of an iterable, whose rows are numbered from `passed`."""

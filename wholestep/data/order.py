@@ -18,6 +18,7 @@ from wholestep.data.table import Batch
 from wholestep.errors import InputError, OptionError
 
 Rows = NDArray[np.int64]
+POISSON = 1 << 32  # draws of `Poisson` are numbered from here: random transforms use small numbers
 
 
 class Sampler(Protocol):
@@ -80,6 +81,55 @@ class Weighted:
             raise InputError(f"Weighted: the data has {count} rows; received {len(self._ends)} weights.")
         drawn = keyed_uniform(seed, epoch, np.arange(self.draws or count), 0)
         return np.minimum(np.searchsorted(self._ends, drawn, side="right"), count - 1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Batches that contain each row with the same probability, independently of all others, as privacy needs.
+
+    An epoch has as many batches as one in order, with `batch_size` rows on average.  A batch without rows, or with more
+    than `capacity`, is drawn again with the others of its epoch.
+    """
+
+    batch_size: int
+    capacity: int
+
+    def count(self, rows: int) -> int:
+        """The number of batches of an epoch."""
+        return -(-rows // self.batch_size)
+
+    def rows(self, seed: int, epoch: int, count: int) -> Rows:
+        """The rows of all batches, one after the other."""
+        return np.concatenate(self.batches(seed, epoch, count))
+
+    def batches(self, seed: int, epoch: int, count: int) -> list[Rows]:
+        """The rows of each batch of an epoch."""
+        steps, rate = self.count(count), min(1.0, self.batch_size / count)
+        for attempt in range(100):
+            drawn = _bernoulli(seed, epoch, attempt, rate, steps * count)
+            batches = np.split(drawn % count, np.searchsorted(drawn, count * np.arange(1, steps)))
+            if all(0 < len(batch) <= self.capacity for batch in batches):
+                return batches
+        raise OptionError(
+            f"Poisson: batches of {self.batch_size} of {count} rows are empty, or above {self.capacity}, in every draw "
+            "of an epoch; choose a larger batch_size."
+        )
+
+
+def _bernoulli(seed: int, epoch: int, attempt: int, rate: float, trials: int) -> Rows:
+    """The successes among independent trials of one probability, by the geometric gaps between them."""
+    if rate >= 1:
+        return np.arange(trials)
+    chunk = int(1.1 * rate * trials) + 64
+    found, last, first = list[Rows](), -1, 0
+    while last < trials:
+        drawn = keyed_uniform(seed, epoch, np.arange(first, first + chunk), POISSON + attempt)
+        gaps = np.floor(np.log1p(-drawn) / np.log1p(-rate)).astype(np.int64)
+        places = last + np.cumsum(gaps + 1)
+        found.append(places)
+        last, first = int(places[-1]), first + chunk
+    places = np.concatenate(found)
+    return places[places < trials]
 
 
 def Balanced(labels: ArrayLike, draws: int | None = None) -> Weighted:

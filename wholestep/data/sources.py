@@ -108,8 +108,8 @@ def as_source(data: object, labels: object = None) -> Table | RowSource | Stream
     if isinstance(data, Iterable):
         return Stream(data)
     raise UsageError(
-        f"data is arrays, (x, y), a dict of arrays, a data set with len() and [i], or an iterable of batches; received "
-        f"{type(data).__name__}."
+        "data must be arrays, (x, y), a dict of arrays, a data set with len() and [i], or an iterable of batches; "
+        f"received {type(data).__name__}."
     )
 
 

@@ -41,7 +41,7 @@ class Holdout:
 
     def __post_init__(self) -> None:
         if not isinstance(self.fraction, int | float) or not 0.0 < self.fraction < 1.0:
-            raise OptionError(f"split: the fraction is between 0 and 1, e.g. 0.1; received {self.fraction}.")
+            raise OptionError(f"split: the fraction must be between 0 and 1, e.g. 0.1; received {self.fraction}.")
         _check_exclusive("split", self.shuffle, self.stratify, self.groups)
 
     def split(self, data: object, seed: int = 0) -> tuple[Any, Any]:
@@ -93,7 +93,7 @@ def folds(
     Example: `for train, validation in ws.data.folds((x, y), 5, stratify=True): ...`.
     """
     if not isinstance(k, int) or isinstance(k, bool) or k < 2:
-        raise OptionError(f"folds: k is an integer of at least 2; received {k!r}.")
+        raise OptionError(f"folds: k must be an integer of at least 2; received {k!r}.")
     _check_exclusive("folds", shuffle, stratify, groups)
     rows = _as_rows(data)
     part_of = _fold_of(rows, k, np.random.default_rng(seed), shuffle, stratify, groups)
@@ -188,7 +188,9 @@ def _column(data: Data, key: Any, what: str) -> Column:
         return as_column(key, what)
     targets = data.target if isinstance(data, Framed) else next(iter(data.targets.values()), None)
     if targets is None or len(getattr(targets, "values", targets).shape) > 1:  # type: ignore[union-attr]
-        raise UsageError(f"{what}=True goes by one target per row, which this data lacks; give an array of classes.")
+        raise UsageError(
+            f"{what}=True goes by one target per row, which this data does not have; give an array of classes."
+        )
     return as_column(targets, what)
 
 

@@ -50,7 +50,7 @@ class Normalize:
 
     def __post_init__(self) -> None:
         if (np.asarray(self.std) <= 0).any():
-            raise OptionError(f"Normalize: std is above 0; received {self.std}.")
+            raise OptionError(f"Normalize: std must be above 0; received {self.std}.")
 
     def __call__(self, x: Array, draw: TransformDraw) -> Array:
         mean, std = (np.asarray(v, np.float32) for v in (self.mean, self.std))
@@ -78,7 +78,7 @@ class Flip:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.p <= 1.0:
-            raise OptionError(f"Flip: p is a probability, between 0 and 1; received {self.p}.")
+            raise OptionError(f"Flip: p must be a probability, between 0 and 1; received {self.p}.")
 
     def __call__(self, x: Array, draw: TransformDraw) -> Array:
         chosen = draw.uniform() < self.p
@@ -93,7 +93,7 @@ class Crop:
 
     def __post_init__(self) -> None:
         if not isinstance(self.padding, int) or self.padding < 1:
-            raise OptionError(f"Crop: padding is an integer of at least 1; received {self.padding!r}.")
+            raise OptionError(f"Crop: padding must be an integer of at least 1; received {self.padding!r}.")
 
     def __call__(self, x: Array, draw: TransformDraw) -> Array:
         if x.ndim < 3:

@@ -134,7 +134,7 @@ def _mesh_of(workers: object) -> Mesh:
             raise OptionError("estimate has to know how many workers there are: ws.Workers(data=4, model=2).")
         return Mesh(workers.count // (workers.model or 1), workers.model or 1)
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise OptionError(f"workers is an integer of at least 1, or ws.Workers(...); received {workers!r}.")
+        raise OptionError(f"workers must be an integer of at least 1, or ws.Workers(...); received {workers!r}.")
     return Mesh(workers)
 
 

@@ -54,9 +54,9 @@ class Workers:
             value = getattr(self, name)
             if (value is None and name != "restarts") or _is_integer(value, least):
                 continue
-            raise OptionError(f"Workers: {name} is an integer of at least {least}; received {value!r}.")
+            raise OptionError(f"Workers: {name} must be an integer of at least {least}; received {value!r}.")
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
-            raise OptionError(f"Workers: timeout is a number of seconds above 0; received {self.timeout!r}.")
+            raise OptionError(f"Workers: timeout must be a number of seconds above 0; received {self.timeout!r}.")
         self._need_axes()
 
     def _need_axes(self) -> None:

@@ -90,7 +90,7 @@ _FOLDERS = ("nn", "losses", "optim", "nn.functional", "schedules", "metrics", "d
 
 
 def _home(package: str, name: str) -> str | None:
-    """The package of ours that exports the name."""
+    """The package of Wholestep that exports the name."""
     places = (*(f"ws.{folder}" for folder in _FOLDERS), "ws")
     others = (place for place in places if place != "ws" + package.removeprefix("wholestep"))
     return next((place for place in others if name in resolve_path(place).__all__), None)

@@ -123,7 +123,7 @@ def _check_target(logits: Tensor, target: Target, blank: int, reduction: str) ->
         fail(DTypeError, f"ctc_loss: the labels are integers; received {labels.dtype}. Cast: y.astype('int32').")
     classes = logits.shape[2]
     if not isinstance(blank, int) or blank < 0 or (isinstance(classes, int) and blank >= classes):
-        fail(OptionError, f"ctc_loss: blank is one of the {classes} classes, from 0; received {blank!r}.")
+        fail(OptionError, f"ctc_loss: blank must be one of the {classes} classes, from 0; received {blank!r}.")
     if reduction not in REDUCTIONS:
         fail(OptionError, f"reduction is 'mean', 'sum' or 'none'; received {reduction!r}.")
     return labels.astype("int32")

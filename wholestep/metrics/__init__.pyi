@@ -8,8 +8,7 @@ from wholestep.metrics.confusion import (
     Dice as Dice,
 )
 from wholestep.metrics.agreement import BalancedAccuracy as BalancedAccuracy, MCC as MCC, CohenKappa as CohenKappa
-from wholestep.metrics.likelihood import LogLoss as LogLoss, Perplexity as Perplexity
-from wholestep.metrics.calibration import ECE as ECE
+from wholestep.metrics.likelihood import LogLoss as LogLoss, Perplexity as Perplexity, ECE as ECE
 from wholestep.metrics.ranking import RocAuc as RocAuc, AveragePrecision as AveragePrecision
 from wholestep.metrics.ranking import RocCurve as RocCurve, PrecisionRecallCurve as PrecisionRecallCurve
 

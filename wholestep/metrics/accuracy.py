@@ -99,7 +99,7 @@ class TopKAccuracy(RightRows):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.k, int) or self.k < 1:
-            fail(OptionError, f"top_k_accuracy: k is an integer of at least 1; received {self.k!r}.")
+            fail(OptionError, f"top_k_accuracy: k must be an integer of at least 1; received {self.k!r}.")
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         seen = self.see(prediction, target)

@@ -123,7 +123,7 @@ class ByClass(Counted):
         super().__post_init__()
         if self.average not in AVERAGES:
             names = ", ".join(map(repr, AVERAGES))
-            fail(OptionError, f"{self.kind}: average is one of {names}; received {self.average!r}.")
+            fail(OptionError, f"{self.kind}: average must be one of {names}; received {self.average!r}.")
 
     def _asks(self, rows: ClassRows[Any]) -> bool:
         if self.average == "binary" and (rows.questions > 1 or (rows.classes or 0) > 2):
@@ -219,7 +219,7 @@ class FBeta(ByClass):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.beta, int | float) or isinstance(self.beta, bool) or not 0 <= self.beta < np.inf:
-            fail(OptionError, f"fbeta: beta is a number of at least 0; received {self.beta!r}.")
+            fail(OptionError, f"fbeta: beta must be a number of at least 0; received {self.beta!r}.")
 
     def score(self, right: Array, predicted: Array, actual: Array) -> Array:
         square = self.beta**2

@@ -1,9 +1,9 @@
-"""Log loss and perplexity: the likelihood of the targets."""
+"""Metrics of predicted probabilities: log loss, perplexity and calibration error."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +12,17 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import DTypeError, OptionError, UsageError
 from wholestep.losses.classification import class_rows, yes_or_no_values
-from wholestep.metrics.array_functions import X, log_softmax, row_count
+from wholestep.metrics.array_functions import (
+    X,
+    floor,
+    log_softmax,
+    maximum,
+    row_count,
+    sigmoid,
+    softmax,
+    sum_by_index,
+    where,
+)
 from wholestep.metrics.base import Array, States
 from wholestep.metrics.means import Mean
 from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen, check_range
@@ -145,6 +155,55 @@ class Perplexity(LogLoss):
     def result(self, states: States) -> float:
         with np.errstate(over="ignore"):  # infinite if the model has diverged
             return float(np.exp(super().result(states)))
+
+
+@dataclass(eq=False)
+class ECE(OfProbabilities):
+    """The expected calibration error (arXiv:1706.04599): Σ nᵢ/n·|accuracyᵢ - confidenceᵢ| over bins of confidence.
+
+    The confidence of a row is the probability of its predicted class; bins are
+    `bins` equal parts of (0, 1].  Predictions are raw scores, or probabilities with `from_logits=False`.
+
+    Example: `ws.metrics.ECE(bins=15)`.
+    """
+
+    kind: ClassVar[str] = "ece"
+    higher_is_better: ClassVar[bool | None] = False
+    bins: int = field(default=15, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.bins, int) or isinstance(self.bins, bool) or self.bins < 1:
+            fail(OptionError, f"ece: bins must be an integer of at least 1; received {self.bins!r}.")
+
+    def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
+        seen = self._score_rows(prediction, target)
+        sure, right = self._confidence_and_hits(seen)
+        amounts: Any = where(sure > -1.0, 1.0, 0.0) if weight is None else self.spread(weight, seen.rows)
+        amounts = amounts.astype("float64")
+        ignored = self.ignored(seen.form)
+        if ignored is not None:
+            amounts = where(seen.target != ignored, amounts, 0.0)
+        place = floor(sure * float(self.bins))
+        on_edge = place == sure * float(self.bins)  # a value on the edge belongs to the lower bin
+        index = maximum(where(on_edge, place - 1.0, place), 0.0).astype("int32")
+        parts = {"count": amounts, "confidence": amounts * sure, "right": where(right, amounts, 0.0)}
+        return {part: sum_by_index(value, index, self.bins) for part, value in parts.items()}
+
+    def _confidence_and_hits(self, seen: Seen[Any]) -> tuple[Any, Any]:
+        """The confidence of each row in float64, and whether the row is correct."""
+        x, t = seen.prediction.astype("float64"), seen.target
+        if seen.form is PredictionForm.EACH:
+            p = sigmoid(x) if self.from_logits else x
+            yes = t.astype("float64") > 0.5
+            return maximum(p, 1.0 - p), (p > 0.5) == yes
+        p = softmax(x) if self.from_logits else x
+        true = t.argmax(-1) if seen.form is PredictionForm.ROWS else t
+        return p.max(-1), p.argmax(-1).astype(true.dtype) == true
+
+    def result(self, states: States) -> float:
+        total = states["count"].sum()
+        return float(np.abs(states["right"] - states["confidence"]).sum() / total) if total > 0 else float("nan")
 
 
 def _inside(p: Tensor) -> Tensor:

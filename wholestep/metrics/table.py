@@ -12,11 +12,10 @@ from wholestep.lazy import interop
 from wholestep.metrics.accuracy import Accuracy, TopKAccuracy
 from wholestep.metrics.agreement import MCC, BalancedAccuracy, CohenKappa
 from wholestep.metrics.base import Metric
-from wholestep.metrics.calibration import ECE
 from wholestep.metrics.confusion import F1, ConfusionMatrix, Dice, FBeta, IoU, Precision, Recall
 from wholestep.metrics.correlation import R2, ExplainedVariance, Pearson, Spearman
 from wholestep.metrics.functions import Function
-from wholestep.metrics.likelihood import LogLoss, Perplexity
+from wholestep.metrics.likelihood import ECE, LogLoss, Perplexity
 from wholestep.metrics.means import MAE, MAPE, MSE, RMSE, LossTracker
 from wholestep.metrics.ranking import AveragePrecision, PrecisionRecallCurve, RocAuc, RocCurve
 

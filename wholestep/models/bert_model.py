@@ -99,7 +99,7 @@ class Bert(Module):
     ) -> None:
         positive("bert", layers=layers, width=width, heads=heads, hidden=hidden, vocabulary=vocabulary, context=context)
         if head not in HEADS:
-            fail(OptionError, f"bert: head is one of {', '.join(map(repr, HEADS))}; received {head!r}.")
+            fail(OptionError, f"bert: head must be one of {', '.join(map(repr, HEADS))}; received {head!r}.")
         self.head = head
         self.bert = BertEncoder(
             BertEmbeddings(vocabulary, context, segments, width, dropout, eps, dtype),

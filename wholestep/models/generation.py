@@ -82,9 +82,9 @@ class Sampling:
         if not self.temperature >= 0:
             fail(OptionError, f"generate: temperature is 0, the likeliest token, or more; {self.temperature!r}.")
         if self.top_k is not None and self.top_k < 1:
-            fail(OptionError, f"generate: top_k is an integer of at least 1; received {self.top_k!r}.")
+            fail(OptionError, f"generate: top_k must be an integer of at least 1; received {self.top_k!r}.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            fail(OptionError, f"generate: top_p is above 0 and at most 1; received {self.top_p!r}.")
+            fail(OptionError, f"generate: top_p must be above 0 and at most 1; received {self.top_p!r}.")
 
     def draw(self, scores: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
         """Draw a token for each row of scores."""

@@ -45,7 +45,7 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
     if kind is None:
         fail(
             OptionError,
-            f"{place / CONFIG} has model_type {config.get('model_type')!r}; supported are {', '.join(KINDS)}. Build "
+            f"{place / CONFIG} has model_type {config.get('model_type')!r}; supported: {', '.join(KINDS)}. Build "
             "the model yourself and load the folder: model.load(folder, rename={...}).",
         )
     values = read_weights(place)
@@ -71,7 +71,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     except RecursionError:
         raise CheckpointError(f"{folder / CONFIG} cannot be read: its values are nested too deeply.") from None
     if not isinstance(config, dict):
-        raise CheckpointError(f"{folder / CONFIG} holds a {type(config).__name__}, not settings by name.")
+        raise CheckpointError(f"{folder / CONFIG} holds a {type(config).__name__}, not a JSON object.")
     return config
 
 
@@ -83,14 +83,14 @@ class Config:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
-            raise CheckpointError(f"{self.path} does not say {name!r}, which the model needs.")
+            raise CheckpointError(f"{self.path}does not set {name!r}, which the model needs.")
         return self.values[name]
 
     def number(self, name: str, default: int | None = None) -> int:
         """A setting that must be an integer of at least 1; the default if it is missing or null."""
         value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f"{self.path}: {name!r} is an integer of at least 1; received {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r} must be an integer of at least 1; received {value!r}.")
         return value
 
     def layers(self, name: str) -> int:
@@ -107,7 +107,7 @@ class Config:
         """A setting that must be a finite number above 0."""
         value = self.real(name, default)
         if value == 0:
-            raise CheckpointError(f"{self.path}: {name!r} is a number above 0; received 0.")
+            raise CheckpointError(f"{self.path}: {name!r} must be a number above 0; received 0.")
         return value
 
     def real(self, name: str, default: float | None = None, below: float = math.inf) -> float:
@@ -115,20 +115,20 @@ class Config:
         value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < below:
             bound = "" if below == math.inf else f" and below {below:g}"
-            raise CheckpointError(f"{self.path}: {name!r} is a number of at least 0{bound}; received {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r} must be a number of at least 0{bound}; received {value!r}.")
         return float(value)
 
     def inner(self, name: str) -> Config:
         """The nested settings under a name; empty if missing or null."""
         value = self.get(name, {})
         if not isinstance(value, dict):
-            raise CheckpointError(f"{self.path}: {name!r} holds settings by name; received {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r}must be a JSON object; received {value!r}.")
         return Config(value, self.path)
 
     def architecture(self, default: str) -> str:
         value = self.get("architectures", [default])
         if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], str):
-            raise CheckpointError(f"{self.path}: 'architectures' is a list of one name; received {value!r}.")
+            raise CheckpointError(f"{self.path}: 'architectures' must be a list of one name; received {value!r}.")
         return value[0]
 
     def need(self, **allowed: object) -> None:
@@ -136,7 +136,7 @@ class Config:
         for name, value in allowed.items():
             supported = value if isinstance(value, tuple) else (value,)
             if name in self.values and self.values[name] not in supported:
-                raise UsageError(f"{self.path}: {name} is {self.values[name]!r}; supported is {supported[0]!r}.")
+                raise UsageError(f"{self.path}: {name} is {self.values[name]!r}; supported: {supported[0]!r}.")
 
     def get(self, name: str, default: Any) -> Any:
         setting = self.values.get(name)
@@ -262,7 +262,7 @@ def _bert(config: Config, dtype: object) -> Bert:
     config.need(classifier_dropout=(None, rates[0]))
     kind = config.architecture("BertModel")
     if kind not in BERT_HEADS:
-        raise UsageError(f"{config.path}: the architecture is {kind!r}; supported are {', '.join(BERT_HEADS)}.")
+        raise UsageError(f"{config.path}: the architecture is {kind!r}; supported: {', '.join(BERT_HEADS)}.")
     return Bert(
         config.layers("num_hidden_layers"),
         config.number("hidden_size"),

@@ -56,10 +56,10 @@ class Tabular(Module):
         widths = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
         for what, value in (("embedding", embedding), *(("hidden", width) for width in widths)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                fail(OptionError, f"Tabular: {what} is an integer of at least 1; received {value!r}.")
+                fail(OptionError, f"Tabular: {what} must be an integer of at least 1; received {value!r}.")
         if activation not in ACTIVATIONS:
             names = ", ".join(map(repr, ACTIVATIONS))
-            fail(OptionError, f"Tabular: the activation is one of {names}; received {activation!r}.")
+            fail(OptionError, f"Tabular: the activation must be one of {names}; received {activation!r}.")
         self.hidden, self.embedding, self.dropout, self.activation = widths, embedding, dropout, activation
         self.layers: Sequential | None = None
 

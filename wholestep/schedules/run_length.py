@@ -51,7 +51,7 @@ def _with_run_length(
     name: str, steps: int | None, warmup: int, length: str, curve: Callable[..., Schedule]
 ) -> Schedule | Planned:
     if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
-        fail(OptionError, f"{name}: warmup is an integer of steps, 0 or more; received {warmup!r}.")
+        fail(OptionError, f"{name}: warmup must be an integer of steps, 0 or more; received {warmup!r}.")
     planned = Planned(name, warmup, curve, length)
     return planned if steps is None else planned.over(steps)
 

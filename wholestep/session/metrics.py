@@ -38,6 +38,11 @@ class EntryMetrics:
         reported = {GRAD_NORM: normed, LOSS_SCALE: options.loss_scale is not None}
         self._reported = [name for name, on in reported.items() if on and not prefix]
 
+    @property
+    def named(self) -> list[tuple[Any, str]]:
+        """The metrics, each with the beginning of the names of its states."""
+        return self._metrics
+
     def values(self) -> dict[str, Any]:
         """Every metric by name."""
         results: dict[str, Any] = {}

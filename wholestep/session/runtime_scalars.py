@@ -102,7 +102,7 @@ class LiveOptimizer:
         if not group_numbers._fields():
             groups = sorted({n.rpartition(".")[0] for n in self._fields() if "." in n})
             names = ", ".join(map(repr, groups)) or "none"
-            raise UnknownNameError(f"no group {group!r} has numbers of its own; there are: {names}.")
+            raise UnknownNameError(f"no group {group!r}has hyperparameters of its own; there are: {names}.")
         return group_numbers
 
     def _fields(self) -> dict[str, float]:

@@ -17,6 +17,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import wraps
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -56,7 +58,7 @@ def delegate(part: str, method: Callable[Concatenate[Any, P], R]) -> Callable[Co
 
 
 def delegate_overloaded(part: str, method: F) -> F:
-    """`delegate` for a method with overloads, which declare `self: Any`."""
+    """As `delegate`, for a method with overloads: those declare `self: Any`, so the type of the method is kept."""
 
     @wraps(method)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -171,6 +173,19 @@ class Session:
         if not self._programs.main.ran:
             raise UsageError("there is no loss yet: call session.step first.")
         return self._programs.main.loss()
+
+    def export(self, folder: str | PathLike[str], *, to: str = "c", target: str | None = None) -> Path:
+        """Write the step as a folder that trains, evaluates and predicts without Python.
+
+        Args:
+            to: "c": C source that needs nothing but one block of memory; "wasm": a WebAssembly module.
+            target: the instruction set of the C source, "cpu/avx2" or "cpu/portable"; None: that of the session.
+
+        Example: `session.export("step")`, then `cmake -S step -B build && cmake --build build`.
+        """
+        from wholestep.session.export.write import write_folder  # imported here because few sessions are exported
+
+        return write_folder(self._programs, Path(folder), to, target)
 
     # -- closing ---------------------------------------------------------------------------------------------------
 
@@ -368,8 +383,7 @@ class Session:
         """The session itself, so that `trainer.session()` equals `trainer.session`; it does not accept data."""
         if arrays or named:
             raise UsageError(
-                "a session is not called on data: session.step(x=..., labels=...) trains, session.predict(x=...) does "
-                "not."
+                "a session is not callable: session.step(x=..., labels=...) trains, session.predict(x=...) does not."
             )
         return self
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -140,6 +141,20 @@ def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict:
         if name in scalars_and_counts:
             scalars[name.removeprefix(SESSION)] = scalars_and_counts[name]
     _load_counts(state, turn, clocks, {name: int(n) for name, n in scalars_and_counts.items() if name not in numbers})
+
+
+@contextmanager
+def undone_steps(programs: Programs) -> Iterator[Mapping[str, AnyArray]]:
+    """The steps of this block are undone: every state, scalar and counter is restored.  Yields the states before."""
+    programs.take_turn()  # these steps count in the state that is restored afterwards
+    counted, state = state_dict(programs), programs.state
+    before = {n: state.get(n) for n in state.names}
+    try:
+        yield before
+    finally:
+        for name, value in before.items():
+            state.set(name, value)
+        load_state_dict(programs, counted, strict=False)
 
 
 def counts_in(values: Mapping[str, object]) -> Callable[[str], int]:

@@ -210,15 +210,17 @@ class Estimator(BaseEstimator, ABC):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
                 what = "an integer" if kind is Integral else "a number"
-                raise ValueError(f"{type(self).__name__}: {name} is {what} from {low} to {high}; received {value!r}.")
+                raise ValueError(
+                    f"{type(self).__name__}: {name} must be {what} from {low} to {high}; received {value!r}."
+                )
         for name, choices in (("solver", SOLVERS), ("activation", tuple(ACTIVATIONS))):
             if getattr(self, name) not in choices:
                 raise ValueError(
-                    f"{type(self).__name__}: {name} is one of {', '.join(map(repr, choices))}; received "
+                    f"{type(self).__name__}: {name} must be one of {', '.join(map(repr, choices))}; received "
                     f"{getattr(self, name)!r}."
                 )
         if self.batch_size != "auto" and (not isinstance(self.batch_size, Integral) or self.batch_size < 1):
-            raise ValueError(f"batch_size is 'auto' or at least 1; received {self.batch_size!r}.")
+            raise ValueError(f"batch_size must be 'auto' or at least 1; received {self.batch_size!r}.")
 
     # -- scikit-learn --------------------------------------------------------------------------------------------
 

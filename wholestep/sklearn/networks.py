@@ -6,7 +6,6 @@ learning rates and penalties are runtime values, and a network that was returned
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wholestep import platforms
 from wholestep.compiler.frontend.initializers import materialize
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.update_counters import RAW
@@ -155,4 +155,4 @@ class Pool:
 
 
 POOL = Pool()
-os.register_at_fork(after_in_child=POOL.forget)
+platforms.after_fork(POOL.forget)

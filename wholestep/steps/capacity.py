@@ -70,5 +70,5 @@ def merge_capacity(graph: ir.IRGraph, batch_size: int | None, capacity: Mapping[
         if symbol not in symbols:
             raise OptionError(f"the graph has no symbolic dimension {symbol!r}; it has: {names}. Leave its size out.")
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise OptionError(f"the capacity of {symbol!r} is an integer of at least 1; received {size!r}.")
+            raise OptionError(f"the capacity of {symbol!r} must be an integer of at least 1; received {size!r}.")
     return out

@@ -148,7 +148,7 @@ class Definition:
         return len(rows) <= self.capacity.get(str(first.shape[0]), len(rows))
 
     def rows_in(self, arrays: Mapping[str, object]) -> tuple[int, int] | None:
-        """The rows of the arrays and of the largest step; None if they are not known."""
+        """(rows of the arrays, rows of the largest batch of a step); None if they are not known."""
         name, first = next(iter(self.graph.inputs.items()), ("", None))
         rows = arrays.get(name)
         if first is None or not first.shape or not isinstance(rows, Sized):
@@ -350,6 +350,10 @@ def define_step(
         from wholestep.steps.row_values import check_row_options  # imported here because it imports autodiff
 
         check_row_options(options)
+    if options.privacy is not None:
+        from wholestep.steps.private_gradients import check_private_options  # imported here because it imports autodiff
+
+        check_private_options(options, ranks)
     options = with_parts(options, model)
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         from wholestep.optim.core.names import get  # imported here because most callers pass an optimizer

@@ -63,7 +63,7 @@ class LossScale:
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
             if not number or (name == "interval" and value != int(value)):
-                fail(OptionError, f"LossScale: {name} is {expected}; received {value!r}.")
+                fail(OptionError, f"LossScale: {name} must be {expected}; received {value!r}.")
 
     # -- in a step -----------------------------------------------------------------------------------------------
 

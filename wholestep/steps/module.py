@@ -192,7 +192,7 @@ def _weight_part(graph: Graph, name: str, part: Tensor, weights: Mapping[str, fl
         return part
     value = weights[name]
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        fail(OptionError, f"loss_weights[{name!r}] is a number; received {value!r}.")
+        fail(OptionError, f"loss_weights[{name!r}] must be a number; received {value!r}.")
     return graph.scalar(f"loss_weights.{name}", float(value)).astype(part.dtype) * part
 
 
@@ -211,7 +211,7 @@ def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> 
         return function(*outputs.values(), *aims.values(), **weight)
     if isinstance(function, losses.Loss):
         raise UsageError(
-            f"{function.kind} is of one output and one target; there are the outputs {', '.join(outputs)} and the "
+            f"{function.kind} takes one output and one target; there are the outputs {', '.join(outputs)} and the "
             f"targets {', '.join(aims) or 'none'}. Give a loss for each, loss={{{next(iter(outputs))!r}: "
             f"{function.kind!r}, ...}}, or a function of both dicts."
         )

@@ -13,6 +13,7 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import DType, float16, float32
 from wholestep.errors import OptionError, UsageError
+from wholestep.privacy.settings import Privacy
 from wholestep.records import dataclass
 from wholestep.schedules.base import Schedule
 from wholestep.steps.loss_scale import LossScale
@@ -66,6 +67,7 @@ class StepOptions:
     gradient_norm: bool = False  # report the global norm of gradients
     memory: int | float | None = None  # the limit in bytes, or as a fraction of the peak without a limit
     per_row: RowValues = RowValues()  # values of every row
+    privacy: Privacy | None = None  # with its noise and the expected rows of a batch
     parts_per_batch: int = 1  # micro-batches that `memory=` splits each batch into
 
     def __post_init__(self) -> None:
@@ -98,7 +100,7 @@ def with_parts(options: StepOptions, graph: Graph) -> StepOptions:
     """The options with a metric for each part of the loss: `reconstruction_loss` and so on."""
     if not graph.loss_parts:
         return options
-    # imported here because most losses have one part, which is not a metric
+    # imported here because most losses have no parts
     from wholestep.metrics.means import LossTracker
 
     rows = next(iter(graph.inputs))
@@ -111,7 +113,7 @@ def with_parts(options: StepOptions, graph: Graph) -> StepOptions:
 def as_loss_scale(value: object, precision: DType) -> LossScale | None:
     """Checks `loss_scale=`: the default one for float16, an error for any other precision."""
     if value is not None and not isinstance(value, LossScale):
-        fail(OptionError, f"loss_scale is a description, ws.LossScale(init=1024.0), or None; received {value!r}.")
+        fail(OptionError, f"loss_scale must be a description, ws.LossScale(init=1024.0), or None; received {value!r}.")
     if value is not None and precision != float16:
         fail(
             OptionError,
@@ -170,7 +172,7 @@ def as_measures(metrics: object) -> tuple[Measure, ...]:
     items = _by_output(metrics) if by_output else metrics  # type: ignore[arg-type]
     items = [items] if is_one(items) else items
     if not isinstance(items, list | tuple):
-        fail(UsageError, f"metrics is a list of metrics, e.g. [ws.metrics.Accuracy()]; received {metrics!r}.")
+        fail(UsageError, f"metrics must be a list of metrics, e.g. [ws.metrics.Accuracy()]; received {metrics!r}.")
     measures = tuple(_once(_as_measure(item) for item in items))
     names = [m.metric.name for m in measures]
     for name in names:
@@ -249,6 +251,15 @@ def as_row_values(names: Sequence[str] | RowValues) -> RowValues:
     return RowValues(chosen)
 
 
+def as_private(value: object, batch_size: int | None) -> Privacy | None:
+    """Checks `privacy=` of a session, whose noise is known."""
+    if value is None:
+        return None
+    if not isinstance(value, Privacy):
+        fail(OptionError, f"privacy is ws.Privacy(noise=1.1, clip=1.0), or epsilon= in ws.fit; received {value!r}.")
+    return value.for_batches(batch_size)
+
+
 def as_memory_limit(value: object) -> int | float | None:
     """The limit in bytes, or as a fraction of the bytes without a limit; None: no limit."""
     if value is None:
@@ -259,7 +270,10 @@ def as_memory_limit(value: object) -> int | float | None:
         part = float(text.rstrip("% ")) / 100 if text.endswith("%") else float(text)
     if isinstance(part, float):
         if not 0 < part <= 1:
-            fail(OptionError, f"memory={value!r}: a fraction of the bytes without a limit is above 0 and at most 1.0.")
+            fail(
+                OptionError,
+                f"memory={value!r}: a fraction of the bytes without a limit must be above 0 and at most 1.0.",
+            )
         return part
     try:
         return bytes_of(value)

@@ -10,7 +10,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.types import Dim, float32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.per_row.contributions import gradient_square_norms
+from wholestep.compiler.passes.per_row.contributions import Contributions, gradient_square_norms
 from wholestep.compiler.passes.per_row.losses import row_losses
 from wholestep.compiler.passes.simplify.inline import inline_calls
 from wholestep.compiler.pipeline import BEFORE_GRADIENTS
@@ -46,9 +46,9 @@ def with_row_values(
     expanded_loss, *expanded_gradients = (o.node for o in expanded.outputs[len(graph.outputs) :])
     values = {}
     if "loss" in wanted.names:
-        values[ROW_LOSS] = row_losses(expanded_loss, batch)
+        values[ROW_LOSS] = row_losses(expanded_loss, Contributions(batch), batch)
     if needs_gradients:
-        squares = gradient_square_norms(expanded_gradients, batch)
+        squares = gradient_square_norms(expanded_gradients, Contributions(batch))
         count = b.count(Dim.symbol(batch), squares.type.dtype)
         values[ROW_NORM] = b.mul(b.unary("sqrt", squares), b.expand_to(count, squares.type.shape, ()))
     outputs = tuple(ir.Output(name, node) for name, node in values.items())

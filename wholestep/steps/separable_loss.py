@@ -60,7 +60,13 @@ def _refuse_unnumbered_draws(graph: ir.IRGraph, batch: str, separation: Separati
     return separation
 
 
-def need_plain_gradients(graph: Graph, optimizer: Optimizer, options: StepOptions) -> None:
+def need_plain_gradients(
+    graph: Graph,
+    optimizer: Optimizer,
+    options: StepOptions,
+    what: str = "accumulate",
+    remedy: str = "Use accumulate=1.",
+) -> None:
     """Refuse an optimizer that needs gradients at other points (SAM), for which it must see the whole batch."""
     scratch = graph.copy()
     loss = loss_of(scratch)
@@ -70,8 +76,8 @@ def need_plain_gradients(graph: Graph, optimizer: Optimizer, options: StepOption
         if source.op != "gradient" or source.inputs[0] is not loss.node:
             fail(
                 UsageError,
-                f"accumulate needs an optimizer that follows the gradient of the loss; {type(optimizer).__name__} "
-                "takes one elsewhere, on the whole batch. Use accumulate=1.",
+                f"{what} needs an optimizer that follows the gradient of the loss; {type(optimizer).__name__} "
+                f"takes one elsewhere, on the whole batch. {remedy}",
             )
 
 

@@ -52,6 +52,11 @@ def train_graph(
         declared = []  # the recorded updates are complete
     loss = loss_of(step)
     params = reachable_parameters(loss, optimizer.trainable(declared), options.unused)
+    if options.privacy is not None:
+        from wholestep.steps.private_gradients import private_slopes  # imported here because it imports autodiff
+
+        record_metrics(step, options.measures)
+        return finish(*private_slopes(graph, step, params, optimizer, options), optimizer, options)
     scale = None if options.loss_scale is None else options.loss_scale.now(step)
     grads = unscale_gradients(optimizer.gradients(scale_loss(loss, scale), params), scale)
     record_metrics(step, options.measures)

@@ -6,6 +6,7 @@ from wholestep.train.checkpoint import (
 )
 from wholestep.train.experiment import Experiment as Experiment
 from wholestep.train.history import TrainHistory as TrainHistory
+from wholestep.train.replicas.history import Replica as Replica, ReplicaHistory as ReplicaHistory
 from wholestep.train.config import TrainConfig as TrainConfig
 from wholestep.train.trainer import Trainer as Trainer
 from wholestep.train.fitting import fit as fit

@@ -51,7 +51,9 @@ class TrainConfig:
         need_integer("validate_every_steps", self.validate_every_steps, 1, optional=True)
         need_integer("min_epochs", self.min_epochs, 0)
         if not isinstance(self.log_interval, int) or isinstance(self.log_interval, bool) or self.log_interval < 0:
-            raise OptionError(f"TrainConfig: log_interval is an integer of at least 0; received {self.log_interval!r}.")
+            raise OptionError(
+                f"TrainConfig: log_interval must be an integer of at least 0; received {self.log_interval!r}."
+            )
         if self.learning_rate != 0.01 and isinstance(self.optimizer, Adam):
             warnings.warn(
                 f"learning_rate={self.learning_rate} is ignored: the optimizer {type(self.optimizer).__name__} has its "

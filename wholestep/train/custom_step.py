@@ -35,6 +35,7 @@ DEFINED_BY_STEP = {
     "clip_value": "ws.optim.clip_by_value(grads, 0.5) there",
     "gradient_norm": 'return {"loss": loss, "norm": ws.optim.global_norm(grads)} from it: what it returns is logged',
     "loss_scale": "ws.LossScale().gradients(g, loss, params) there",
+    "privacy": "there are no gradients of rows; train a ws.nn.Module",
     "encoder": "encode frames before: ws.data.Encoder",
     "observer": "keep what you want to see: tensor.keep('name')",
 }

@@ -60,7 +60,7 @@ def evaluate(
         loss, fitted_metrics = _fitted(model)
         metrics = metrics or fitted_metrics
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        raise OptionError(f"evaluate: batch_size is an integer of at least 1; received {batch_size!r}.")
+        raise OptionError(f"evaluate: batch_size must be an integer of at least 1; received {batch_size!r}.")
     if nonfinite not in ("raise", "ignore"):
         raise OptionError(f"evaluate: nonfinite={nonfinite!r}: expected 'raise' or 'ignore'.")
     encoded = encode_for_evaluation(model, data)

@@ -26,6 +26,7 @@ from wholestep.nn.module.freezing import refuse_all_frozen
 from wholestep.nn.module.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, read_launch
+from wholestep.privacy.settings import Privacy
 from wholestep.schedules.run_length import Planned
 from wholestep.session import Session, build_session
 from wholestep.session.building.arguments import need_workers, shared_arguments
@@ -45,6 +46,7 @@ from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import optimizer_of, resolve_schedule
 from wholestep.train.lint.lint import log_findings
 from wholestep.train.lint.rules import LintedRun
+from wholestep.train.private_run import private_run
 from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
@@ -118,6 +120,9 @@ class Experiment:
             `clip_norm`, with which it is logged anyway.
         per_row: record the "loss" and the "gradient_norm" of every row in every epoch: `history.per_row`, and
             `history.suspects(20)`, the rows that pulled most on the weights.
+        privacy: train with differential privacy: `ws.Privacy(epsilon=3, delta=1e-5, clip=1.0)`.  Gradients are clipped
+            per row, noise is added, and batches are random draws of `batch_size` rows on average; the history has the
+            `epsilon` spent.  Losses and metrics of the training data are not protected.
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
             "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
             a model that replaces them.
@@ -136,6 +141,11 @@ class Experiment:
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
         observer: receives the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are
             unchanged.
+        replicas: the number of runs with the seeds seed, seed + 1, ...; the result is a `ReplicaHistory`.  Small steps
+            run one replica per core, each to the bits of its run alone, and the step is compiled once.  The model gets
+            the weights of the best replica, by val_loss (loss without validation) of its last epoch.
+        sweep: values of settings, `{"optimizer.lr": [1e-4, 1e-3], "seed": range(8)}`: a replica for every combination.
+            Any setting of an experiment may be swept; runtime scalars and seeds share one compiled step.
         checkpoint: a folder for checkpoints: of the last two epochs and the best one, and every minute inside an epoch.
             Ctrl-C, SIGTERM and SIGHUP (a closed terminal) then finish the current steps, save, and exit.  Only one run
             at a time writes to a folder.
@@ -182,6 +192,7 @@ class Experiment:
     clip_value: float | None = None
     gradient_norm: bool = False
     per_row: Sequence[str] = ()
+    privacy: Privacy | None = None
     nonfinite: str = "raise"
     precision: str | None = None
     loss_scale: LossScale | None = None
@@ -195,6 +206,8 @@ class Experiment:
     workers: Workers | None = None
     callbacks: Iterable[Callback] | Callback = ()
     observer: Observer | None = None
+    replicas: int = 1
+    sweep: Mapping[str, Iterable[Any]] | None = None
     checkpoint: str | PathLike[str] | None = None
     resume: str | PathLike[str] | bool | None = None
     exact: bool = False
@@ -231,25 +244,18 @@ class Experiment:
             from wholestep.distributed.launch.ray import fit_on_ray  # imported here because it needs Ray
 
             return fit_on_ray(run, config)
+        if run.replicas != 1 or run.sweep is not None:
+            from wholestep.train.replicas.run import fit_replicas  # imported here because most runs are single
+
+            return fit_replicas(run, config)
         launch = read_launch()
         if run.checkpoint is not None and (launch is None or launch.rank == 0):
             need_free(Path(run.checkpoint))  # checked before anything is compiled
         run, deadline = _with_deadline(run, began)
-        trainer, loader = run.trainer()
+        trainer, loader = prepare_run(run, config)
         if deadline is not None:
             deadline.watch(trainer)
-        trainer.started_with = {**trainer.started_with, **(config or {})}
-        if run.progress is not False:
-            trainer.callbacks.callbacks.insert(0, _progress(run.progress))
-        if run.checkpoint is not None:
-            monitor = "loss" if trainer.validation is None else "val_loss"
-            trainer.callbacks.append(ModelCheckpoint(run.checkpoint, monitor, last=2, seconds=SECONDS))
-        with locked_folders(trainer):
-            stored = run._stored_checkpoint()
-            if stored is not None:
-                trainer.resume(stored, loader, exact=run.exact)
-            begin_together(trainer, loader)
-            return trainer.train(loader, run.epochs)
+        return train_prepared(run, trainer, loader)
 
     def _stored_checkpoint(self) -> Checkpoint | None:
         """The checkpoint to resume from, if any."""
@@ -272,11 +278,17 @@ class Experiment:
         need_batches(loader)
         if isinstance(self.model, Step):
             session, names = build_step(self, self.model, loader, held)
-            trainer = Trainer(session, config_for(self._config, names), self.callbacks, held)
-        else:
-            trainer = Trainer(self._over_module(self.model, loader, held), self._config, self.callbacks, held)
+            return self._trainer(session, loader, held, config_for(self._config, names)), loader
+        run = self
+        if self.privacy is not None:
+            run, loader = private_run(self, loader)
+        session = run._over_module(self.model, loader, held)
+        return run._trainer(session, loader, held, self._config), loader
+
+    def _trainer(self, session: Session, loader: DataLoader, held: Table | None, config: TrainConfig) -> Trainer:
+        trainer = Trainer(session, config, self.callbacks, held)
         trainer.started_with = self._notes(loader)
-        return trainer, loader
+        return trainer
 
     def _over_module(self, model: Module, loader: DataLoader, held: Table | None) -> Session:
         """A session over a module with its loss and optimizer, after all checks of the data."""
@@ -324,9 +336,32 @@ class Experiment:
             **({} if self.class_weight is None else {"class_weight": str(self.class_weight)}),
             "optimizer": self.optimizer.to_config() if isinstance(self.optimizer, Optimizer) else None,
             "schedule": None if self.schedule is None else str(self.schedule),
+            **({} if self.privacy is None else {"privacy": str(self.privacy)}),
             "batch_size": loader.batch_size,
             **(encoding_metadata(self.model) if isinstance(self.model, Module) else {}),
         }
+
+
+def prepare_run(run: Experiment, config: Mapping[str, Any] | None = None) -> tuple[Trainer, DataLoader]:
+    """The trainer of a run with its progress and its checkpoints, which store `config` too."""
+    trainer, loader = run.trainer()
+    trainer.started_with = {**trainer.started_with, **(config or {})}
+    if run.progress is not False:
+        trainer.callbacks.callbacks.insert(0, _progress(run.progress))
+    if run.checkpoint is not None:
+        monitor = "loss" if trainer.validation is None else "val_loss"
+        trainer.callbacks.append(ModelCheckpoint(run.checkpoint, monitor, last=2, seconds=SECONDS))
+    return trainer, loader
+
+
+def train_prepared(run: Experiment, trainer: Trainer, loader: DataLoader) -> TrainHistory:
+    """Train a prepared run, from its checkpoint if it resumes."""
+    with locked_folders(trainer):
+        stored = run._stored_checkpoint()
+        if stored is not None:
+            trainer.resume(stored, loader, exact=run.exact)
+        begin_together(trainer, loader)
+        return trainer.train(loader, run.epochs)
 
 
 def _with_deadline(run: Experiment, began: float) -> tuple[Experiment, Deadline | None]:

@@ -137,7 +137,7 @@ class TrainHistory:
         curves = {name: self[name] for name in chosen}
         if path is None:
             return text_plots(curves)
-        draw(_charts([e.epoch + 1 for e in self.epochs], curves), Path(path))
+        draw(charts_of([e.epoch + 1 for e in self.epochs], curves), Path(path))
         return str(path)
 
     def __str__(self) -> str:
@@ -210,10 +210,15 @@ def align_right(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
 
 
-def _charts(epochs: Sequence[int], curves: Mapping[str, list[float]]) -> list[Chart]:
+def charts_of(
+    epochs: Sequence[int], curves: Mapping[str, list[float]], bands: Mapping[str, list[float]] | None = None
+) -> list[Chart]:
     """One chart for each number, together with its validation values."""
     groups: dict[str, dict[str, Curve]] = {}
     for name, values in curves.items():
         points = list(zip(map(float, epochs), values, strict=True))
         groups.setdefault(name.removeprefix("val_"), {})[name] = points
-    return [Chart(title, "epoch", group) for title, group in groups.items()]
+    return [
+        Chart(title, "epoch", group, bands={name: half for name, half in (bands or {}).items() if name in group})
+        for title, group in groups.items()
+    ]

@@ -1,7 +1,7 @@
 """Losses that are not finite: such a run ends with the step, the operation, its layer and line.
 
-The compiled step checks nothing: losses are returned anyway and checked here.  The state of a small model is copied at
-intervals; after a failure training is repeated from the copy, bit for bit, and the failing step is evaluated in
+The compiled step checks nothing: losses are returned anyway and checked here.  The state is copied at intervals, if
+memory allows; after a failure training is repeated from the copy, bit for bit, and the failing step is evaluated in
 NumPy, operation by operation (`session.first_nonfinite`).
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from wholestep.callbacks.run import EpochStats, Position, advance
 from wholestep.compiler.ir.types import letter_of
+from wholestep.compiler.runtime.memory import free_bytes
 from wholestep.data.loader import DataLoader
 from wholestep.data.sources import Stream
 from wholestep.errors import NonFiniteError, OptionError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("wholestep")
 
 POLICIES = ("raise", "skip", "ignore")
-LARGEST = 16 << 20  # bytes; larger states are not copied
+SPARE = 8  # a state is copied if it takes at most this part of the free memory
 PAUSE = 2.0  # the least number of seconds between two copies
 SHARE = 0.005  # the largest fraction of time that copies take
 SHOWN = 3  # the most names in a message
@@ -66,8 +67,8 @@ class LossWatch:
         self._copy: dict[str, Any] = {}
         self._copied_at = Position()
         self._next = -math.inf  # when to copy again
-        small = trainer.session.state.mapped_bytes <= LARGEST
-        self._copies_state = policy == "raise" and small
+        self._copies_state = policy == "raise" and trainer.session.state.mapped_bytes <= most_bytes()
+        self.restored: Position | None = None  # after a failure: the session has the state before this step
         self._first_loss: float | None = None
         self._has_warned = trainer.session.group is not None and trainer.session.group.rank > 0  # rank 0 warns
 
@@ -148,6 +149,7 @@ class LossWatch:
         saved = any(c.saves for c in self.trainer.callbacks)
         where = "; go on from the last checkpoint, resume=..." if saved else ""
         weights = f"The weights are those after it{where}."
+        self.restored = None
         why = Cause()
         try:
             if self._copy:
@@ -157,14 +159,21 @@ class LossWatch:
         except Exception as error:  # an error in the user's data, for example, must not hide the error about the loss
             log.info("the step could not be repeated: %s", error)
         if self._copy:
+            if self.restored is not None and saved and self._is_new(self.restored):
+                where = " and saved as the last checkpoint: resume=True repeats the step"
             weights = f"The weights are restored to those before that step{where}."
             if not why.text:
+                self.restored = None
                 self._put_back()
                 copied_at = self._copied_at
                 weights = (
                     f"The weights are restored to those before step {copied_at.step} of epoch {copied_at.epoch}{where}."
                 )
         return why if why.text else Cause(f"by then {_are(names)}" if names else "the parameters are finite"), weights
+
+    def _is_new(self, at: Position) -> bool:
+        run = self.trainer._run
+        return run is not None and (at.epoch, at.step) != (run.began.epoch, run.began.step)
 
     def _replay_steps(self, at: Position, made: bool) -> Cause:
         """The cause, found by repeating the steps from the copy; the session keeps the state before the failure.
@@ -176,6 +185,7 @@ class LossWatch:
             return Cause()
         self._repeat_until(at)
         if not nonfinite_states(session):
+            self.restored = at if made else None
             return self._of_step(at) if made else Cause()
         before = self._one_before(at)
         if before is None:
@@ -278,6 +288,11 @@ class LossWatch:
                 if done == end:
                     break
         return loss
+
+
+def most_bytes() -> int:
+    """The largest state that is copied."""
+    return free_bytes() // SPARE
 
 
 def nonfinite_states(session: Session) -> list[str]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 from wholestep.callbacks.run import Run
 from wholestep.errors import TrainingInterrupted
@@ -22,6 +23,13 @@ def is_ignored(number: signal.Signals) -> bool:
     return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
+class Receiver(Protocol):
+    """What a signal asks to stop: a run, or several."""
+
+    def receive(self, signal: int, name: str) -> None:
+        """Finish the current steps, save, and end."""
+
+
 @contextmanager
 def finish_before_exit(run: Run) -> Iterator[None]:
     """Turn the first signal into a request to stop, after which the process exits; the second one acts at once.
@@ -30,7 +38,7 @@ def finish_before_exit(run: Run) -> Iterator[None]:
     """
     saves = run.callbacks is not None and run.callbacks.saves
     if saves and threading.current_thread() is threading.main_thread():
-        with _handle_signals(run):
+        with handle_signals(run):
             yield
     else:
         yield
@@ -39,7 +47,8 @@ def finish_before_exit(run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def _handle_signals(run: Run) -> Iterator[None]:
+def handle_signals(run: Receiver) -> Iterator[None]:
+    """Pass the first signal to the run; the second one acts at once."""
     received: list[int] = []
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:

@@ -66,7 +66,8 @@ class StepSource:
 
     def seek(self, loader: DataLoader, epoch: int, update: int) -> None:
         """Set the position of a loader to an update."""
-        loader.seek(epoch, min(update * self.accumulate, len(loader)))
+        batch = update * self.accumulate
+        loader.seek(epoch, batch if isinstance(loader.source, Stream) else min(batch, len(loader)))
 
     def rows_of_update(self, loader: DataLoader) -> int:
         """The number of rows of a complete update."""
@@ -152,8 +153,9 @@ class StepSource:
         except (KeyError, ValueError):
             shapes = [{name: np.shape(array) for name, array in batch.items()} for batch in batches]
             raise ShapeError(
-                f"accumulate={self.accumulate} joins {len(batches)} batches to one update, so their arrays have the "
-                f"same names and rows of the same shape; received {shapes}. Pad the rows, or train with accumulate=1."
+                f"accumulate={self.accumulate} joins {len(batches)} batches to one update, so their arrays must have "
+                f"the same names and rows of the same shape; received {shapes}. Pad the rows, or train with "
+                "accumulate=1."
             ) from None
 
     def _need_micro_batches(self, batches: Sequence[Mapping[str, Any]]) -> None:

@@ -130,7 +130,12 @@ class Trainer:
                 run.stop(f"{type(error).__name__}: {error}")
                 run.stopped_by = run.asked  # decided by this worker alone
                 # A failing worker cannot verify that the states of the others are of the same step.
-                worth_keeping = isinstance(error, Exception) and not isinstance(error, NonFiniteError) and not run.group
+                restored = self._watch.restored if isinstance(error, NonFiniteError) else run.position
+                if restored is not None and isinstance(error, NonFiniteError):
+                    run.position = restored
+                    if isinstance(loader, DataLoader):
+                        self.feed.seek(loader, restored.epoch, restored.step)
+                worth_keeping = isinstance(error, Exception) and restored is not None and not run.group
                 self.callbacks.fail(run, error, save=worth_keeping and run.position != run.began)
                 raise
             finally:

@@ -113,3 +113,9 @@ def _seconds(graph: IRGraph) -> float:
     start = time.thread_time()  # others may have the core meanwhile
     fingerprint(graph)
     return time.thread_time() - start
+
+
+def test_without_defaults_only_the_names_of_runtime_scalars_count() -> None:
+    keys = [fingerprint(single(node), defaults=False) for node in (scalar(1.0), scalar(2.0), scalar(1.0, "t"))]
+    assert keys[0] == keys[1] != keys[2]
+    assert fingerprint(single(scalar(1.0))) != fingerprint(single(scalar(2.0)))

@@ -12,9 +12,10 @@ import pytest
 
 from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.runtime import device as cpu
-from wholestep.compiler.runtime.background import PATIENCE, Background, run_all
+from wholestep.compiler.runtime.background import Background, run_all
 from wholestep.errors import CompilerError
 from wholestep.options import CompileOptions
+from wholestep.platforms.linux import PATIENCE
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -156,12 +156,12 @@ def test_another_number_of_processes_than_were_started_is_refused(monkeypatch: p
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"count": 0}, "count is an integer of at least 1; received 0"),
-        ({"count": True}, "count is an integer of at least 1; received True"),
-        ({"restarts": -1}, "restarts is an integer of at least 0; received -1"),
+        ({"count": 0}, "count must be an integer of at least 1; received 0"),
+        ({"count": True}, "count must be an integer of at least 1; received True"),
+        ({"restarts": -1}, "restarts must be an integer of at least 0; received -1"),
         ({"engine": "gloo"}, "engine='gloo'; expected one of 'mpi', 'nccl', 'ray'"),
         ({"shard": "all"}, "shard='all'; expected 'optimizer', or None"),
-        ({"timeout": 0}, "timeout is a number of seconds above 0; received 0"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0; received 0"),
         ({"count": 4, "data": 3, "model": 2}, "count=4 is not data=3 times model=2, 6; leave one of them out"),
         ({"count": 5, "model": 2}, "count=5 is not data=1 times model=2, 2; leave one of them out"),
     ],

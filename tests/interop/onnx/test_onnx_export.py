@@ -156,7 +156,7 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
         ws.export_onnx(ws.nn.Linear(2, 2), path)
     with pytest.raises(UsageError, match=r"takes a ws\.nn\.Module or a session; received int"):
         ws.export_onnx(3, path)
-    with pytest.raises(OptionError, match="opset is one of 20, 21, 22, 23; received 12"):
+    with pytest.raises(OptionError, match="opset must be one of 20, 21, 22, 23; received 12"):
         ws.export_onnx(ws.nn.Linear(2, 2), path, example=np.zeros((1, 2), np.float32), opset=12)
 
     class Writes(ws.nn.Module):

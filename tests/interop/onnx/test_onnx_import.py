@@ -273,7 +273,7 @@ def test_what_a_file_cannot_mean_is_said() -> None:
         odd.predict(np.ones((2, 3), np.float32))
     with pytest.raises(UsageError, match=r"ONNX opset 11; 13 to 28 are read.*convert_version"):
         network_of([node("Neg", ["x"], ["y"])], {"x": [2]}, opset=11)
-    with pytest.raises(CheckpointError, match=r"node 'y' \(Neg\) reads 'z', which nothing gives"):
+    with pytest.raises(CheckpointError, match=r"node 'y' \(Neg\) reads 'z', which no node computes"):
         network_of([node("Neg", ["z"], ["y"])], {"x": [2]})
     with pytest.raises(TypeError, match="'x' of these bytes is of int8; read are"):
         network_of([node("Neg", ["x"], ["y"])], {"x": [2]}, kind=TensorProto.INT8)
@@ -337,7 +337,7 @@ def test_absurd_shapes_and_wrong_second_files(tmp_path: Path) -> None:
     good = model_of([node("Add", ["x", "w"], ["y"])], {"x": ["N", 2]}, {"w": floats(2)})
     onnx.save_model(good, str(path), save_as_external_data=True, location=data.name, size_threshold=0)
     assert list(ws.from_onnx(path).state_dict()) == ["w"]
-    with pytest.raises(CheckpointError, match=r"'w' lies in another file, 'net\.onnx\.data': give the path"):
+    with pytest.raises(CheckpointError, match=r"'w' is stored in another file, 'net\.onnx\.data': give the path"):
         ws.from_onnx(path.read_bytes())
     data.write_bytes(data.read_bytes()[:5])
     with pytest.raises(CheckpointError, match=r"'w' of .* takes 8 bytes; net\.onnx\.data has 5"):
@@ -349,7 +349,7 @@ def test_absurd_shapes_and_wrong_second_files(tmp_path: Path) -> None:
         if entry.key == "location":
             entry.value = "../elsewhere"
     path.write_bytes(good.SerializeToString())
-    with pytest.raises(CheckpointError, match=r"lies at '\.\./elsewhere', outside of the file's own folder"):
+    with pytest.raises(CheckpointError, match=r"is stored at '\.\./elsewhere', outside of the file's own folder"):
         ws.from_onnx(path)
 
 

@@ -406,7 +406,7 @@ def test_a_callbacks_state_that_cannot_be_kept(tmp_path: Path) -> None:
 
     _, session = folder_with(tmp_path, 1)
     with pytest.raises(
-        ws.errors.UsageError, match=r"Odd\.0/thing: a callback's state consists of JSON values and arrays"
+        ws.errors.UsageError, match=r"Odd\.0/thing: a callback's state must consist of JSON values and arrays"
     ):
         ws.save_checkpoint(tmp_path, session, callbacks=ws.CallbackList(Odd()))
     assert [p.name for p in sorted(tmp_path.iterdir())] == [".lock", "plans", "step-00000001"]

@@ -179,9 +179,9 @@ def test_a_folder_that_cannot_be_used_is_told_before_the_first_step(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"mode": "smallest"}, "mode is 'min' or 'max'; received 'smallest'"),
+        ({"mode": "smallest"}, "mode must be 'min' or 'max'; received 'smallest'"),
         ({"best": 0}, "best=0 and last=0 would delete every checkpoint"),
-        ({"every": 0}, "every is an integer of at least 1; received 0"),
+        ({"every": 0}, "every must be an integer of at least 1; received 0"),
     ],
 )
 def test_bad_options(options: dict[str, Any], text: str) -> None:

@@ -94,7 +94,7 @@ def report_config_errors(kind: object) -> Iterator[None]:
     except WholestepError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-        raise OptionError(f"this is no description of {kind!r} as to_config() returns it: {error}.") from None
+        raise OptionError(f"this is not a configuration of {kind!r} as to_config() returns it: {error}.") from None
 
 
 def record(op: str, inputs: Sequence[Node], attrs: Attrs = NONE, name: str = "") -> Node:

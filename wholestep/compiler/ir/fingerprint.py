@@ -21,17 +21,21 @@ from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType
 
 
-def fingerprint(graph: IRGraph) -> str:
-    """The SHA-256 in hexadecimal.  Every field is prefixed by its length, so that the encoding is injective."""
-    return _digest(graph).hex()
+def fingerprint(graph: IRGraph, *, defaults: bool = True) -> str:
+    """The SHA-256 in hexadecimal.  Every field is prefixed by its length, so that the encoding is injective.
+
+    Without `defaults` it ignores the default values of runtime scalars, on which compiled programs do not depend.
+    """
+    return _digest(graph, defaults).hex()
 
 
-def _digest(graph: IRGraph) -> bytes:
+def _digest(graph: IRGraph, defaults: bool = True) -> bytes:
     number = {node: i for i, node in enumerate(graph.nodes)}
     parts: list[bytes] = []
     for node in graph.nodes:
         parts.append(f"{node.op}{[number[i] for i in node.inputs]}".encode())
-        parts.extend(encode(getattr(node.attrs, field)) for field, encode in _fields(node.op))
+        fields = _fields(node.op) if defaults or node.op != "scalar" else _SCALAR
+        parts.extend(encode(getattr(node.attrs, field)) for field, encode in fields)
     parts.append(f"inputs{[number[i] for i in graph.inputs]}".encode())
     parts.extend(b"output%d:%b" % (number[o.node], _text(o.name)) for o in graph.outputs)
     parts.extend(b"update%d:%b" % (number[u.node], _text(u.name)) for u in graph.updates)
@@ -96,6 +100,9 @@ ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "Initializer": _initializer,
     "IRGraph": _digest,
 }
+
+
+_SCALAR = (("name", _text),)  # the fields of a runtime scalar without its default
 
 
 @functools.cache

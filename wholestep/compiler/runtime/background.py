@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from contextvars import copy_context
-from threading import Thread, get_native_id
+from threading import Thread
 from typing import Generic, TypeVar
 
-Result = TypeVar("Result")
+from wholestep import platforms
 
-# Nice value of background work: about half of the CPU share of normal threads.  A smaller share would delay callers
-# that wait for the result on a busy machine.
-PATIENCE = 3
+Result = TypeVar("Result")
 
 
 class Background(Generic[Result]):
@@ -34,7 +29,7 @@ class Background(Generic[Result]):
     def _run(self, call: Callable[[], Result]) -> None:
         try:
             if self._patient:
-                _be_patient()
+                platforms.lower_priority()
             self._values.append(call())
         except BaseException as error:  # raised again by `result`
             self._error = error
@@ -49,14 +44,6 @@ class Background(Generic[Result]):
         if self._error is not None:
             raise self._error
         return self._values[0]
-
-
-def _be_patient() -> None:
-    """Lower the priority of this thread (Linux has priorities per thread), unless it is lower already."""
-    if sys.platform == "linux":
-        thread = get_native_id()
-        with suppress(OSError):  # a container may refuse it
-            os.setpriority(os.PRIO_PROCESS, thread, max(PATIENCE, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 def run_all(calls: Sequence[Callable[[], object]], threads: int) -> None:

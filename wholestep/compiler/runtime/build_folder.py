@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from functools import cache
 
+from wholestep import platforms
+
 PREFIX = "wholestep-cc-"
 MIN_AGE = 60.0  # seconds: a folder that was just created may not be locked yet
 
@@ -15,18 +17,13 @@ MIN_AGE = 60.0  # seconds: a folder that was just created may not be locked yet
 @contextlib.contextmanager
 def build_folder() -> Iterator[str]:
     """A new folder, locked while it is in use: the system releases a lock when its process ends for any reason."""
-    import fcntl
     import tempfile
 
     _remove_abandoned_once()
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            with contextlib.suppress(OSError):  # on file systems without locks no other process can lock it either
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield folder
-        finally:
-            os.close(descriptor)
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # on file systems without locks no other process can lock it either
+            held.callback(os.close, platforms.lock_folder(folder))
+        yield folder
 
 
 @cache
@@ -46,15 +43,13 @@ def remove_abandoned() -> None:
 
 
 def _remove_unless_locked(entry: os.DirEntry[str]) -> None:
-    import fcntl
     import shutil
 
     status = entry.stat(follow_symlinks=False)
-    if status.st_uid != os.geteuid() or time.time() - status.st_mtime < MIN_AGE:
+    if not platforms.is_own(status) or time.time() - status.st_mtime < MIN_AGE:
         return
-    descriptor = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    descriptor = platforms.lock_folder(entry.path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(entry.path, ignore_errors=True)
     finally:
         os.close(descriptor)

@@ -6,16 +6,15 @@ Large mappings use huge pages, are zeroed on all cores, and are recycled within 
 from __future__ import annotations
 
 import mmap
-import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from wholestep import platforms
 from wholestep.compiler.ir.types import symbols_of
 from wholestep.compiler.plan.memory.peak_memory import page_rounded
 from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
@@ -159,26 +158,16 @@ def recycle_pages() -> Iterator[None]:
 def _map_memory(size: int) -> mmap.mmap:
     """Map anonymous memory; OutOfMemoryError if it exceeds the machine's: touching it would kill the process."""
     try:
-        if size > _machine_bytes():
+        if size > platforms.physical_bytes():
             raise MemoryError
-        # The mapping is private, so that a forked child does not write into its parent's parameters.
-        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return platforms.map_memory(size)
     except (OSError, OverflowError, ValueError, MemoryError):
         raise OutOfMemoryError(f"{size:,} bytes of memory are not available.", size) from None
 
 
-def _machine_bytes() -> int:
-    """The physical memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
-
-
 def free_bytes() -> int:
     """The memory available now, as the system estimates it."""
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, LookupError, ValueError):
-        return os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+    return platforms.available_bytes()
 
 
 @contextmanager

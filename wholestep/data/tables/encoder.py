@@ -91,12 +91,12 @@ class Encoder:
             names = getattr(self, argument)
             if isinstance(names, str):
                 raise OptionError(
-                    f"Encoder: {argument} is a list of columns; received {names!r}. Write {argument}=[{names!r}]."
+                    f"Encoder: {argument} must be a list of columns; received {names!r}. Write {argument}=[{names!r}]."
                 )
         if not isinstance(self.most_categories, int) or self.most_categories < 1:
-            raise OptionError(f"Encoder: most_categories is at least 1; received {self.most_categories!r}.")
+            raise OptionError(f"Encoder: most_categories must be at least 1; received {self.most_categories!r}.")
         if self.dayfirst not in (None, True, False):
-            raise OptionError(f"Encoder: dayfirst is True, False or None; received {self.dayfirst!r}.")
+            raise OptionError(f"Encoder: dayfirst must be True, False or None; received {self.dayfirst!r}.")
         listed = Counter(name for argument in KINDS for name in set(getattr(self, argument)))
         for name in (name for name, times in listed.items() if times > 1):
             arguments = [argument for argument in KINDS if name in getattr(self, argument)]

@@ -102,7 +102,7 @@ def _target(frame: Frame, y: Any) -> Column | Array:
 def _weights(frame: Frame, weights: Any) -> Array:
     column = frame[weights] if isinstance(weights, str) else as_column(weights, "sample_weight")
     if column.kind != "number" or column.missing.any():
-        raise InputError("sample_weight has a number for each row; received text, dates or gaps.")
+        raise InputError("sample_weight must have a number for each row; received text, dates or gaps.")
     return column.values.astype(np.float32)
 
 

@@ -157,7 +157,7 @@ def _connect_once(address: Address, secret: bytes, server: str, rank: int, timeo
         if not hmac.compare_digest(_read(connection, TAG), proof.of(b"server")):
             raise WorkerError(
                 f"what listens at {address[0]}:{address[1]} does not know the secret of this job: it is not its "
-                f"{server}. Rank {rank} has told it nothing. Start all ranks by one `wholestep launch`."
+                f"{server}. Rank {rank} has sent it nothing. Start all ranks by one `wholestep launch`."
             )
         return proof.channel(connection, b"client", b"server")
     except BaseException:

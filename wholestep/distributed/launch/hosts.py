@@ -166,7 +166,7 @@ def _source_towards(host: str) -> str:
         try:
             probe.connect((address, 9))
         except OSError as error:
-            raise UsageError(f"--hosts {host}: no network leads to {address}: {error.strerror}.") from error
+            raise UsageError(f"--hosts {host}: there is no route to {address}: {error.strerror}.") from error
         source: str = probe.getsockname()[0]
     return source
 

@@ -53,12 +53,12 @@ def _in_grid(group: ProcessGroup, workers: Workers) -> ProcessGroup | ProcessGri
     for rank, other in enumerate(models):
         if other != models[0]:
             raise UsageError(
-                f"the workers do not stand in one grid: rank {rank} has ws.Workers(model={other}), and rank 0 "
+                f"the workers disagree on the device mesh: rank {rank} has ws.Workers(model={other}), and rank 0 "
                 f"model={models[0]}. Give all of them the same."
             )
     if group.size % model:
         raise UsageError(
-            f"ws.Workers(model={model}): {group.size} processes were started, which do not stand in rows of {model}. "
+            f"ws.Workers(model={model}): {group.size} processes were started, which is not a multiple of {model}. "
             f"Start a multiple of it: wholestep launch -n {2 * model} ..."
         )
     if model == 1:
@@ -140,9 +140,9 @@ def _world(launch: Launch) -> MPI.Intracomm:
     if launch.count is not None and world.size != launch.count:
         library = MPI.Get_library_version().splitlines()[0].strip()
         raise UsageError(
-            f"{launch.count} processes were started, and MPI knows of {world.size}: what has started them and the "
-            f"library of mpi4py ({library}) are not of one kind. Start them by `wholestep launch`, or with that "
-            "library's own mpiexec."
+            f"{launch.count} processes were started, and MPI knows of {world.size}: their launcher and the library of "
+            f"mpi4py ({library}) belong to different MPI implementations. Start them by `wholestep launch`, or with "
+            "that library's own mpiexec."
         )
     return world
 

@@ -62,7 +62,7 @@ def fit_on_ray(experiment: Experiment, config: Mapping[str, Any] | None) -> Trai
     assert workers is not None
     if str(experiment.device).startswith("cuda"):
         raise UsageError(
-            f"engine='ray' and device={experiment.device!r}: Ray is asked for CPUs alone. Start workers on GPUs by "
+            f"engine='ray' and device={experiment.device!r}: Ray workers run on CPUs only. Start workers on GPUs by "
             f"wholestep launch -n {workers.count or 2} ..., with workers=ws.Workers()."
         )
     if workers.checkpoint is None and experiment.checkpoint is not None:

@@ -113,9 +113,9 @@ class NcclGroup:
             first = rank_of_gpu.setdefault((self._machine(rank), other["gpu"]), rank)
             if first != rank:
                 raise UsageError(
-                    f"ranks {first} and {rank} have the same GPU, {other['called']} at {other['gpu']}, and NCCL wants "
-                    f"one for each. This machine shows {other['count']}: start at most as many workers on it, and let "
-                    "device='cuda', without a number, take a GPU for each."
+                    f"ranks {first} and {rank} have the same GPU, {other['called']} at {other['gpu']}, and NCCL needs "
+                    f"one for each rank. This machine has {other['count']}: start at most as many workers on it, and "
+                    "let device='cuda', without a number, take a GPU for each."
                 )
 
     # -- who they are ----------------------------------------------------------------------------------------------

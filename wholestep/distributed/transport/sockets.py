@@ -69,7 +69,7 @@ class SocketTransport:
             ) from error
         except OSError as error:
             raise WorkerError(
-                f"the rendezvous of the {self.size} ranks ended before they had met: one of them is gone, or the "
+                f"the rendezvous of the {self.size} ranks ended before all had joined: one of them is gone, or the "
                 "launcher. Look at what each printed last."
             ) from error
 

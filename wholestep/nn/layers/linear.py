@@ -25,7 +25,7 @@ def positive(kind: str, **sizes: int) -> None:
     """Raise OptionError unless the sizes are integers of at least 1."""
     for what, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            fail(OptionError, f"{kind}: {what} is an integer of at least 1; received {value!r}.")
+            fail(OptionError, f"{kind}: {what} must be an integer of at least 1; received {value!r}.")
 
 
 def regularize(module: Module, weight: Regularizer, activity: Regularizer) -> None:
@@ -120,7 +120,7 @@ class Embedding(Module):
         positive("Embedding", entries=entries, width=width)
         regularize(self, weight_regularizer, activity_regularizer)
         if padding is not None and (not isinstance(padding, int) or not -entries <= padding < entries):
-            fail(OptionError, f"Embedding: padding is an index from 0 to {entries - 1}; received {padding!r}.")
+            fail(OptionError, f"Embedding: padding must be an index from 0 to {entries - 1}; received {padding!r}.")
         self.entries, self.width, self.padding = entries, width, padding if padding is None else padding % entries
         start = initializers.normal() if init is None else initializers.as_initializer(init)
         self.weight = weight((entries, width), start, dtype)
@@ -149,7 +149,7 @@ class Dropout(FunctionModule, function=drop):
     def __init__(self, p: float | Switchable = 0.5) -> None:
         value = p.value if isinstance(p, Switchable) else p
         if not isinstance(value, int | float) or not 0 <= value <= 1:
-            fail(OptionError, f"Dropout: p is a probability, between 0 and 1; received {value!r}.")
+            fail(OptionError, f"Dropout: p must be a probability, between 0 and 1; received {value!r}.")
         self.p = p
 
     def options(self) -> str:
@@ -164,7 +164,7 @@ class _DropSlices(Module):
     def __init__(self, p: float | Switchable = 0.5) -> None:
         value = p.value if isinstance(p, Switchable) else p
         if not isinstance(value, int | float) or not 0 <= value <= 1:
-            fail(OptionError, f"{type(self).__name__}: p is a probability, between 0 and 1; received {value!r}.")
+            fail(OptionError, f"{type(self).__name__}: p must be a probability, between 0 and 1; received {value!r}.")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:

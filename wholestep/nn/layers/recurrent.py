@@ -62,7 +62,7 @@ class Recurrent(Module):
         positive(kind, inputs=inputs, hidden=hidden, num_layers=num_layers)
         rate = dropout.value if isinstance(dropout, Switchable) else dropout
         if not isinstance(rate, int | float) or not 0 <= rate <= 1:
-            fail(OptionError, f"{kind}: dropout is a probability, between 0 and 1; received {rate!r}.")
+            fail(OptionError, f"{kind}: dropout must be a probability, between 0 and 1; received {rate!r}.")
         self.inputs, self.hidden, self.num_layers = inputs, hidden, num_layers
         self.batch_first, self.dropout, self.bidirectional = batch_first, dropout, bidirectional
         uniform = first_values(hidden)
@@ -134,7 +134,7 @@ class Recurrent(Module):
                 what = "a pair (h, c) of tensors" if self.states > 1 else "a tensor"
                 fail(
                     ShapeError,
-                    f"{type(self).__name__}: state is {what} of shape {shape_text(shape)}; received {state!r}.",
+                    f"{type(self).__name__}: state must be {what} of shape {shape_text(shape)}; received {state!r}.",
                 )
         return tuple(parts)
 

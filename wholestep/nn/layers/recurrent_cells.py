@@ -62,7 +62,7 @@ class _Cell(Module):
             parts = (as_tensor(0.0).astype(x.dtype).expand(*shape),) * self.layer.states
         if len(parts) != self.layer.states or any(not isinstance(s, Tensor) or s.shape != shape for s in parts):
             what = "a pair (h, c) of tensors" if several else "a tensor"
-            fail(ShapeError, f"{kind}: state is {what} of shape {shape_text(shape)}; received {state!r}.")
+            fail(ShapeError, f"{kind}: state must be {what} of shape {shape_text(shape)}; received {state!r}.")
         cell = RNN_CELLS[self.nonlinearity] if self.layer is RNN else self.layer._cell
         input_bias, state_bias = cell.split_bias(self.bias_ih, self.bias_hh)
         gates = x @ self.weight_ih.T if input_bias is None else x @ self.weight_ih.T + input_bias

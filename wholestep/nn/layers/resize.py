@@ -70,7 +70,7 @@ class _Pad(Module):
         if len(each) != 2 * self.sides or not all(isinstance(e, int) for e in each):
             fail(
                 OptionError,
-                f"{type(self).__name__}: padding is a number or {2 * self.sides} of them, "
+                f"{type(self).__name__}: padding must be a number or {2 * self.sides} of them, "
                 f"{('left', 'right', 'top', 'bottom')[: 2 * self.sides]}; received {padding!r}.",
             )
         self.padding, self.value = each, value

@@ -38,7 +38,7 @@ class L1L2:
         for name in ("l1", "l2"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-                fail(OptionError, f"a regulariser's {name} is a number of at least 0; received {value!r}.")
+                fail(OptionError, f"a regulariser's {name} must be a number of at least 0; received {value!r}.")
 
     def penalty(self, x: Tensor, name: str) -> Tensor | None:
         """The penalty of one tensor; None if both factors are 0."""

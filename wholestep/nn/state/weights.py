@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,20 +128,28 @@ def save_arrays(
         name: np.ascontiguousarray(a).reshape(a.shape) for name, a in values.items()
     }  # reshape, since scalars become arrays of one axis
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        os.close(handle)
-        try:
+        with replacing(target) as temporary:
             save_file(arrays, temporary, metadata={"format": "pt", **(header or {})})
-            with Path(temporary).open("rb+") as file:
-                os.fsync(file.fileno())
-            Path(temporary).replace(target)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"the weights could not be written to {target}: {error}. What was there before is untouched. Free some "
             "space, or name a folder that can be written."
         ) from error
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A temporary file for the block to write; it then replaces the target."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load(model: Module, path: str | PathLike[str], strict: bool, rename: Rename | None = None) -> LoadReport:

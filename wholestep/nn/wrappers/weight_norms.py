@@ -52,7 +52,7 @@ def spectral_norm(layer: Layer, name: str = "weight", iterations: int = 1, eps: 
     """
     owned, array = _take_parameter(layer, name, "spectral_norm")
     if not isinstance(iterations, int) or iterations < 1:
-        fail(OptionError, f"spectral_norm: iterations is an integer of at least 1; received {iterations!r}.")
+        fail(OptionError, f"spectral_norm: iterations must be an integer of at least 1; received {iterations!r}.")
     rows = array.reshape(len(array), -1)
     u = _unit_array(np.random.default_rng(0).normal(size=len(rows)))
     for _ in range(15):  # as torch does, so that the first step has an estimate

@@ -61,7 +61,7 @@ class Muon(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.adjust_lr_fn not in ADJUST:
-            fail(OptionError, f"Muon: adjust_lr_fn is one of {', '.join(ADJUST)}; received {self.adjust_lr_fn!r}.")
+            fail(OptionError, f"Muon: adjust_lr_fn must be one of {', '.join(ADJUST)}; received {self.adjust_lr_fn!r}.")
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)

@@ -174,7 +174,7 @@ def _as_named_arrays(what: str, arrays: Any) -> dict[str, Array]:
         return dict(arrays)
     if isinstance(arrays, list | tuple):
         return {f"param{i}": a for i, a in enumerate(arrays)}
-    raise UsageError(f"{what} is an array, a list or a dict of arrays; received {type(arrays).__name__}.")
+    raise UsageError(f"{what} must be an array, a list or a dict of arrays; received {type(arrays).__name__}.")
 
 
 def _check(arrays: Mapping[str, Array], slopes: Mapping[str, Array]) -> None:

@@ -149,7 +149,7 @@ def layerwise_lr_decay(layers: Sequence[str | Sequence[str]], decay: float) -> l
     Example: `ws.AdamW(groups=ws.optim.layerwise_lr_decay(["embed.*", "blocks.0.*", "blocks.1.*", "head.*"], 0.8))`.
     """
     if isinstance(layers, str) or not layers:
-        fail(UsageError, f"layerwise_lr_decay: layers is a list of name patterns; received {layers!r}.")
+        fail(UsageError, f"layerwise_lr_decay: layers must be a list of name patterns; received {layers!r}.")
     if not isinstance(decay, int | float) or not 0.0 < decay <= 1.0:
         fail(OptionError, f"layerwise_lr_decay: decay must be above 0 and at most 1; received {decay!r}.")
     last = len(layers) - 1
@@ -191,7 +191,7 @@ def _refuse_empty(group: Group, params: Sequence[Tensor]) -> None:
 def check_groups(kind: str, groups: object) -> tuple[Group, ...]:
     """The groups as a tuple; OptionError for two with the same name."""
     if not isinstance(groups, tuple | list) or not all(isinstance(g, Group) for g in groups):
-        fail(UsageError, f"{kind}: groups is a list of ws.Group(...); received {groups!r}.")
+        fail(UsageError, f"{kind}: groups must be a list of ws.Group(...); received {groups!r}.")
     names = [g.name for g in groups]
     for name in names:
         if names.count(name) > 1:

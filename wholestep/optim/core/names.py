@@ -30,7 +30,7 @@ def get(optimizer: Any) -> Optimizer:
         name = type(optimizer).__name__
         raise UsageError(f"optimizer= is another library's, {name}; ours have the same names: ws.{name}(lr=...).")
     raise UsageError(
-        f"optimizer= is a description such as ws.Adam(lr=1e-3), or a name such as 'adam'; received {optimizer!r}."
+        f"optimizer= must be a description such as ws.Adam(lr=1e-3), or a name such as 'adam'; received {optimizer!r}."
     )
 
 

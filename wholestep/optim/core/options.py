@@ -113,7 +113,7 @@ def check_options(optimizer: Any) -> None:
 def _check_tuple(kind: str, f: Field[Any], value: object, limits: Range) -> None:
     if not isinstance(value, tuple | list) or len(value) != len(limits.parts):
         what = "a pair" if len(limits.parts) == 2 else f"{len(limits.parts)} numbers"
-        fail(OptionError, f"{kind}: {f.name} is {what}, e.g. {f.default}; received {value!r}.")
+        fail(OptionError, f"{kind}: {f.name} must be {what}, e.g. {f.default}; received {value!r}.")
     for position, item in enumerate(value):
         limits.check(kind, f"{f.name}[{position}]", item)
 

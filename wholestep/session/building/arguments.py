@@ -30,6 +30,7 @@ from wholestep.steps.options import (
     StepOptions,
     as_measures,
     as_memory_limit,
+    as_private,
     as_row_values,
     as_schedules,
     precision_of,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from wholestep.compiler.ir.graph import IRGraph
     from wholestep.distributed.workers import Workers
     from wholestep.optim import Optimizer
+    from wholestep.privacy.settings import Privacy
     from wholestep.steps.loss_scale import LossScale
     from wholestep.steps.module import Inputs
 
@@ -73,6 +75,7 @@ class SessionArguments:
     clip_each: float | None = None
     gradient_norm: bool = False
     per_row: Sequence[str] | RowValues = ()
+    privacy: Privacy | None = None
     nonfinite: str = "ignore"
     unused: Sequence[str] = ()
     precision: str | None = None
@@ -128,6 +131,7 @@ class SessionArguments:
             loss_scale=loss_scale,
             memory=as_memory_limit(self.memory),
             per_row=as_row_values(self.per_row),
+            privacy=as_private(self.privacy, self.batch_size),
             **{name: getattr(self, name) for name in SAME},
         )
 
@@ -192,7 +196,7 @@ def need_workers(workers: object) -> None:
     """Raise OptionError for an integer, because Keras' `workers=` is a number of threads that load data."""
     if isinstance(workers, int):
         raise OptionError(
-            f"workers={workers}: these are processes that train together, workers=ws.Workers({workers}), started by "
+            f"workers={workers}: workers are processes that train together, workers=ws.Workers({workers}), started by "
             f"`wholestep launch -n {workers}`. A thread prepares batches: ws.DataLoader(data, prefetch=2)."
         )
 

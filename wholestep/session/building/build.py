@@ -72,6 +72,8 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         per_row: values of every row of a step, as its outputs: "loss" is `result["row_loss"]`; "gradient_norm" is
             `result["row_gradient_norm"]`, the norm of the row's contribution to the gradients times the number of rows
             (for a mean over rows: of the gradient of the row's own loss).
+        privacy: clip the gradient of every row, and add noise to their sum: `ws.Privacy(noise=1.1, clip=1.0)`.  The
+            batches have to be drawn by `ws.data.Poisson`; `ws.fit` does that, finds the noise for an ε, and counts it.
         nonfinite: if the loss or a gradient is not finite: "ignore" it, "skip" the update and keep every state
             (`session.skipped_steps` counts), or "raise" an error.
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
@@ -244,7 +246,7 @@ def estimate(
         arguments["shard"] = shard
     definition, where = define_session(model_or_graph, arguments)
     if definition.has_micro_batches:
-        raise UsageError("estimate is about one plan, and accumulate needs several; build_session(...).peak_bytes.")
+        raise UsageError("estimate covers one plan, but accumulate= needs several; read build_session(...).peak_bytes.")
     if workers is not None:
         from wholestep.distributed.estimate import workers_report
 

@@ -45,7 +45,7 @@ def need_graph_of_plan(graph: object, what: str) -> None:
     """Raise UsageError for a model, whose inputs and loss would be part of the plan."""
     if not isinstance(graph, Graph):
         raise UsageError(
-            f"{what} takes the ws.Graph that the plan was made from; received {type(graph).__name__}. Of a model: "
+            f"{what} takes the ws.Graph of the plan; received {type(graph).__name__}. For a model: "
             "ws.build_session_cached(model, path, inputs=..., targets=..., loss=...)."
         )
 
@@ -60,7 +60,7 @@ def build_session_cached(model_or_graph: Model, path: str | PathLike[str], **arg
     definition, where = define_session(model_or_graph, arguments)
     if definition.has_micro_batches:
         raise UsageError(
-            "build_session_cached keeps one plan, and accumulate needs several; ws.build_session caches all."
+            "build_session_cached stores one plan, but accumulate= needs several; ws.build_session caches all of them."
         )
     compiled, file = Plans.for_definition(definition, where), Path(path)
     key = compiled.key(definition.main)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,14 @@ from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.plan.memory.peak_memory import Limit
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache.content_store import open_cache
-from wholestep.compiler.runtime.cache.plan_cache import find_plan, find_report, plan_key, store_plan, store_report
+from wholestep.compiler.runtime.cache.plan_cache import (
+    find_plan,
+    find_report,
+    plan_key,
+    store_plan,
+    store_report,
+    with_defaults,
+)
 from wholestep.compiler.runtime.state.storage import HostMemory
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.compiler.target import Target
@@ -22,6 +31,18 @@ from wholestep.steps.definition import Definition
 
 if TYPE_CHECKING:
     from wholestep.compiler.explain import Explanation
+
+_SHARED: ContextVar[dict[str, tuple[Plan, OptimizeReport]] | None] = ContextVar("shared", default=None)
+
+
+@contextmanager
+def share_plans() -> Iterator[None]:
+    """Inside, sessions with equal steps share one plan, whether or not plans are cached."""
+    token = _SHARED.set({})
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
 
 
 @dataclass(frozen=True)
@@ -81,9 +102,16 @@ class Plans:
         """The plan and the report of its build.  A new plan is checked before it is cached."""
         graph = self.definition.trace(entry)
         store = open_cache(self.options) if self.options.cache else None
-        key = self.key(entry) if store is not None else ""
+        shared = _SHARED.get()
+        key = self.key(entry) if store is not None or shared is not None else ""
+        if shared is not None and key in shared:
+            plan, report = with_defaults(shared[key][0], graph), shared[key][1]
+            self.check(entry, plan, new=False)
+            self.reports[entry] = replace(report, cached=True)
+            return plan, self.reports[entry]
         cached = find_plan(store, key) if store is not None else None
         if cached is not None:
+            cached = with_defaults(cached, graph)
             self.check(entry, cached, new=False)
             stored_report = find_report(store, key) if store is not None else None
             report = stored_report or OptimizeReport(len(graph.nodes), len(graph.nodes))
@@ -101,6 +129,8 @@ class Plans:
         if store is not None and report.complete:
             store_plan(store, key, plan)
             store_report(store, key, report)
+        if shared is not None:
+            shared[key] = plan, report
         return plan, report
 
     def _make_room_for(self, graph: IRGraph) -> None:

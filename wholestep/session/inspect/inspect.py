@@ -119,7 +119,7 @@ class Inspect:
     @property
     def source(self) -> str:
         """The source code of the program, with names."""
-        from wholestep.session.inspect.annotated_source import annotate_source
+        from wholestep.compiler.plan.io.report import annotate_source
 
         running = self._programs.of_micro_batches or [self._programs.main.program]
         plans = self._programs.plans

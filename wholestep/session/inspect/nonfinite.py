@@ -41,6 +41,8 @@ class Origin:
     value: float  # nan, inf or -inf
     index: tuple[int, ...]  # index of the first such element
     operands: tuple[tuple[float, float], ...] = ()  # the smallest and largest value of each operand
+    count: int = 1  # elements that are not finite
+    size: int = 1  # all elements
 
     @property
     def is_leaf(self) -> bool:
@@ -53,7 +55,7 @@ class Origin:
         return "" if self.line is None or self.is_leaf else self.line.error_note
 
     def __str__(self) -> str:
-        where = f" at index {list(self.index)}" if self.index else ""
+        where = f" at index {list(self.index)} ({self.count:,} of {self.size:,} elements)" if self.index else ""
         if self.is_leaf:
             return f"the {self.op} {self.name!r} is {self.value}{where}"
         what = f"the {self.op}" if self.op.startswith(BACKWARD) else self.op
@@ -123,7 +125,8 @@ class _Values:
 
     def __init__(self) -> None:
         self._ranges: dict[Node, tuple[float, float]] = {}
-        self._bad: dict[Node, tuple[float, tuple[int, ...]]] = {}  # value and index; in the order of evaluation
+        # the first value and its index, how many there are, and all elements; in the order of evaluation
+        self._bad: dict[Node, tuple[float, tuple[int, ...], int, int]] = {}
         self._intended: set[Node] = set()  # infinite because of infinite constants
 
     def observe(self, node: Node, value: Array) -> Array:
@@ -138,7 +141,8 @@ class _Values:
             self._ranges[node] = float(value.min()), float(value.max())
         elif node not in self._bad:
             index = np.argwhere(~finite)[0]
-            self._bad[node] = float(value[tuple(index)]), tuple(map(int, index))
+            first = float(value[tuple(index)]), tuple(map(int, index))
+            self._bad[node] = (*first, int((~finite).sum()), value.size)
             if not np.isnan(value).any() and self._is_intended(node):
                 self._intended.add(node)
         return value
@@ -166,12 +170,12 @@ class _Values:
         return self._origin_of(inside[0] if inside else first)
 
     def _origin_of(self, node: Node) -> Origin:
-        value, index = self._bad[node]
+        value, index, count, size = self._bad[node]
         name = getattr(node.attrs, "name", "") if not node.inputs else ""
         op = node.name if node.name.startswith(BACKWARD) else node.op
         layer = "" if node.line is None else node.line.layer
         operands = tuple(self._ranges[i] for i in dict.fromkeys(node.inputs) if i in self._ranges)
-        return Origin(op, name, layer, node.line, value, index, operands)
+        return Origin(op, name, layer, node.line, value, index, operands, count, size)
 
 
 def _nodes(graph: IRGraph) -> set[Node]:

@@ -25,7 +25,7 @@ from wholestep.session.inspect.slow_kernels import SLOW_LINES, advice_on, is_slo
 from wholestep.session.programs import Programs
 from wholestep.session.running.entry_point import EntryPoint
 from wholestep.session.running.micro_batches import shape_of
-from wholestep.session.state_dict import load_state_dict, state_dict
+from wholestep.session.state_dict import undone_steps
 from wholestep.steps.definition import TRAIN
 
 if TYPE_CHECKING:
@@ -184,18 +184,11 @@ class Profile:
 def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Profile:
     """Run some steps with timers, and restore the state afterwards."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise OptionError(f"profile: steps is an integer of at least 1; received {steps!r}.")
+        raise OptionError(f"profile: steps must be an integer of at least 1; received {steps!r}.")
     entry, recorders = _profiled_program(programs)
-    programs.take_turn()  # these steps count in the state that is restored afterwards
-    counted, state = state_dict(programs), programs.state
-    before = {n: state.get(n) for n in state.names}
-    try:
+    with undone_steps(programs):
         entry(inputs).wait()  # warm up: pages, caches, a GPU's graphs
         runs = [_one_step(entry, recorders, inputs) for _ in range(steps)]
-    finally:
-        for name, value in before.items():
-            state.set(name, value)
-        load_state_dict(programs, counted, strict=False)
     times = _times(programs) if _at_capacity(entry) else [0 for _ in recorders]
     layers = KernelLayers(programs.compiled, programs.plans)
     return _summary(runs, times, recorders[0].row, layers, programs.where.device.target)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol
 from weakref import WeakSet, ref
 
+from wholestep import platforms
 from wholestep.compiler.backend import IndexRefusedError, Launch, Program
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UnknownNameError, UsageError
@@ -62,7 +62,7 @@ def _after_fork() -> None:
         turns.renew()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+platforms.after_fork(_after_fork)
 
 
 class Readings(Protocol):

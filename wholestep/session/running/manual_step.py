@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.hyperparameters import Hyperparameters
 from wholestep.session.programs import Programs
-from wholestep.steps.definition import FORWARD
+from wholestep.session.state_dict import undone_steps
+from wholestep.steps.definition import FORWARD, TRAIN
 
 if TYPE_CHECKING:
     from wholestep.session.inspect.statistics import Stats
@@ -51,7 +52,7 @@ class ManualStep:
     def clip_gradients(self, max_norm: float) -> float:
         """Shorten all kept gradients together to a global norm; returns the norm before."""
         if not max_norm > 0:
-            raise OptionError(f"clip_gradients: max_norm is above 0; received {max_norm!r}.")
+            raise OptionError(f"clip_gradients: max_norm must be above 0; received {max_norm!r}.")
         from wholestep.steps.manual_step import MAX_NORM, NORM
 
         gradients = self._need_gradients()
@@ -88,15 +89,28 @@ class ManualStep:
     def gradient_stats(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, Stats]:
         """Statistics of every parameter's gradient: of the loss on these inputs, or of the last `backward`.
 
+        With inputs also of the update that `step` would make: it is computed and undone.
+
         Example: `session.gradient_stats(x=xb, labels=yb)["w1"].norm`.
         """
-        from wholestep.session.inspect.statistics import stats_of
+        from wholestep.session.inspect.statistics import stats_of_gradients
         from wholestep.steps.manual_step import PREFIX
 
         named = {**(given or {}), **inputs}
         if named:
             self._gradients = self._programs.entry_with_room("gradients", named)(named).outputs
-        return stats_of({name.removeprefix(PREFIX): array for name, array in self._need_gradients().items()})
+        gradients = {name.removeprefix(PREFIX): array for name, array in self._need_gradients().items()}
+        return stats_of_gradients(gradients, self._changes(named, gradients) if named else {})
+
+    def _changes(self, named: Mapping[str, object], parameters: Iterable[str]) -> dict[str, tuple[AnyArray, AnyArray]]:
+        """Parameters before and after a step over these inputs, undone afterwards; {} if the step has no room."""
+        programs = self._programs
+        definition = programs.need("a step").definition
+        if definition.main != TRAIN or programs.where.group is not None or not definition.fits(named):
+            return {}
+        with undone_steps(programs) as before:
+            programs.main(named).wait()
+            return {name: (before[name], programs.state.get(name).copy()) for name in parameters if name in before}
 
     def print_gradient_stats(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> None:
         """Print `gradient_stats` as a table."""

@@ -90,7 +90,7 @@ class Pieces:
 
     def _each(self, compute: Callable[[slice], Any], parts: Sequence[slice]) -> list[Any]:
         def piece(part: slice) -> Any:
-            with np.errstate(all="ignore"):  # it belongs to a thread
+            with np.errstate(all="ignore"):  # NumPy's error state is per thread
                 return compute(part)
 
         with on_one_thread():  # each thread computes products of its own

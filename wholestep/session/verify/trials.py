@@ -158,7 +158,7 @@ class TrialSession:
         """Load the plan; `meanwhile` is called while it is compiled and may use everything but `run`."""
         device = subject.where.device
         self._state, self._scratch = State(), device.scratch()
-        axes = axes_of(subject.plan)  # ranks with shards of states are threads here
+        axes = axes_of(subject.plan)  # a plan for several ranks runs here as threads
         self._where = replace(subject.where, seed=SEED, seeded=True, group=None if axes is None else Shards(*axes))
         place = LoadContext(self._where, self._state, self._scratch)
 

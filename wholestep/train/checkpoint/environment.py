@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wholestep import platforms
+
 if TYPE_CHECKING:
     from wholestep.session import Session
 
@@ -27,22 +29,12 @@ def run_environment(session: Session) -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": platforms.processor_name(),
         "device": session.device,
         "threads": str(session.threads),
         "command": shlex.join(sys.argv),
         **({} if revision is None else {"git": revision}),
     }
-
-
-def _processor() -> str:
-    """The processor's name on Linux, else its architecture: `platform.processor` would start a process."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.machine()
 
 
 def git_revision(folder: Path | None = None) -> str | None:

@@ -33,7 +33,7 @@ def checkpoints_in(folder: str | PathLike[str]) -> list[StoredCheckpoint]:
 def rank_checkpoints(order: list[StoredCheckpoint], monitor: str, mode: str) -> list[StoredCheckpoint]:
     """The checkpoints with a number in their logs, best first."""
     if mode not in ("min", "max"):
-        raise OptionError(f"mode is 'min' or 'max'; received {mode!r}.")
+        raise OptionError(f"mode must be 'min' or 'max'; received {mode!r}.")
     ranked: list[tuple[float, StoredCheckpoint]] = []
     for stored in order:
         with contextlib.suppress(CheckpointError):

@@ -54,7 +54,13 @@ def _is_dict_of(each: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: type(value) is dict and all(each(v) for v in value.values())
 
 
-def _is_position(value: Any) -> bool:
+def is_plain_dict(value: Any) -> bool:
+    """Is it a dict of JSON values?"""
+    return type(value) is dict and _is_plain(value)
+
+
+def is_position(value: Any) -> bool:
+    """Is it a position in a run, as `asdict` writes it?"""
     whole = _is_dict_of(is_number)(value) and value.keys() == {"epoch", "step", "loss_sum", "rows"}
     return whole and all(is_count(value[name]) for name in ("epoch", "step", "rows"))
 
@@ -74,7 +80,7 @@ def shard_file_name(rank: int, size: int) -> str:
 
 FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "step": is_count,
-    "position": _is_position,
+    "position": is_position,
     "identity": _is_dict_of(_is_plain),
     "data": _is_dict_of(lambda v: type(v) is int),
     "logs": _is_dict_of(is_measure),
@@ -150,7 +156,7 @@ def without_arrays(states: Mapping[str, Any]) -> tuple[Any, dict[str, Array]]:
             return [walk(v, f"{path}/{i}") for i, v in enumerate(value)]
         plain = value.item() if isinstance(value, np.generic) else value
         if plain is not None and not isinstance(plain, str | int | float):
-            raise UsageError(f"{path}: a callback's state consists of JSON values and arrays; received {value!r}.")
+            raise UsageError(f"{path}: a callback's state must consist of JSON values and arrays; received {value!r}.")
         return plain
 
     return {name: walk(state, CALLBACKS + name) for name, state in states.items()}, arrays

@@ -60,6 +60,8 @@ def _workers(where: Placement) -> int | str | None:
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """One sentence per difference that changes the bits; data and machines are compared if both sides record them."""
+    if not then:
+        return ["the checkpoint does not name the program that wrote it, which may compute in another order"]
     sentences = []
     for name, reason in REASONS.items():
         if name in ("data", "machine") and not (then.get(name) and now.get(name)):

@@ -7,7 +7,6 @@ crash it is harmless.  Readers take no lock.
 from __future__ import annotations
 
 import errno
-import fcntl
 import gc
 import json
 import os
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 
+from wholestep import platforms
 from wholestep.errors import CheckpointError, TrainingWarning
 from wholestep.options import read_launch
 
@@ -115,7 +115,7 @@ def _acquire(folder: Path) -> int:
     deadline = time.monotonic() + (RESTART_SECONDS if launch is not None and launch.attempt else 0.0)
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            platforms.lock_file(descriptor)
         except OSError as error:
             if error.errno not in REFUSED:
                 _warn_unprotected(folder, error)
@@ -144,7 +144,7 @@ def _unlock(folder: Path, lock: _Lock) -> None:
         if _locks.get(folder) is lock:
             del _locks[folder]
             with suppress(OSError):  # a child that is being forked would keep the lock if the file were only closed
-                fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
+                platforms.unlock_file(lock.descriptor)
             os.close(lock.descriptor)
 
 
@@ -158,7 +158,7 @@ def _forget() -> None:
     _locks.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+platforms.after_fork(_forget)
 
 
 def _write_holder(descriptor: int) -> None:

@@ -26,6 +26,7 @@ from wholestep.train.checkpoint.format import (
 )
 from wholestep.train.checkpoint.resume import Checkpoint
 from wholestep.train.checkpoint.sharded_write import read_whole
+from wholestep.train.checkpoint.single_file import SUFFIX, read_single_file
 from wholestep.train.checkpoint.tensors import checksum, read_checked_arrays
 from wholestep.train.history import TrainHistory
 
@@ -46,7 +47,8 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
     """Read a checkpoint, or the newest whole one of a run's folder.
 
     Args:
-        path: "runs/digits", or one checkpoint in it, "runs/digits/step-00000120".
+        path: "runs/digits", or one checkpoint in it, "runs/digits/step-00000120"; or the file that an exported step
+            or page wrote, "digits.safetensors".
         best: of a run's folder, the checkpoint that is best in this number, e.g. "val_loss", instead of the newest.
         mode: "min" or "max"; None: that of the run's metric of that name, else inferred from the name.
 
@@ -57,6 +59,8 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
         ws.load_checkpoint("runs/digits").restore(session)
     """
     folder = Path(path)
+    if folder.suffix == SUFFIX and not folder.is_dir():
+        return read_single_file(folder)
     if is_checkpoint(folder):
         return read_checkpoint(folder)
     order = everything = checkpoints_in(folder)[::-1]

@@ -187,7 +187,7 @@ def _manifest(taken: Checkpoint, files: Mapping[str, str]) -> bytes:
         return manifest_bytes(body)
     except TypeError as error:
         raise UsageError(
-            f"a checkpoint's configuration consists of JSON values: {error}; received {taken.config!r}."
+            f"a checkpoint's configuration must consist of JSON values: {error}; received {taken.config!r}."
         ) from None
 
 

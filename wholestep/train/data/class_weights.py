@@ -94,7 +94,7 @@ def _numbers(weights_option: Any, classes: int, labels: Array | None) -> list[fl
         )
     for value in weights:
         if isinstance(value, bool | str) or not math.isfinite(value) or value < 0:
-            raise OptionError(f"class_weight: a weight is a number of at least 0; received {value!r}.")
+            raise OptionError(f"class_weight: a weight must be a number of at least 0; received {value!r}.")
     return [float(w) for w in weights]
 
 

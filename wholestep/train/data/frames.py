@@ -29,7 +29,7 @@ def encode_data(
         if takes_columns:
             who = "an encoder" if encoder is not None else type(model).__name__
             raise UsageError(
-                f"{who} is for the columns of a frame; data is {_type_of(data)}. Give (frame, 'target'), where frame "
+                f"{who} needs the columns of a frame; data is {_type_of(data)}. Give (frame, 'target'), where frame "
                 "is a DataFrame or a dict of columns: ({'age': ages, 'city': cities}, labels)."
             )
         return data, validation

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,9 @@ from wholestep.nn.module.module import Module
 from wholestep.train.experiment import Experiment
 from wholestep.train.fitting import check_settings, takes_settings
 from wholestep.train.history import TrainHistory, align_right
+from wholestep.train.replicas.run import train_together
+
+FOLDER = "fold-{}"
 
 
 @dataclass(frozen=True)
@@ -57,20 +58,15 @@ def train_folds(experiment: Experiment, k: int, stratify: Any = False, groups: A
     """Train an experiment once for each of k folds; checkpoints of each fold are in a folder of its own."""
     if experiment.validation is not None:
         raise UsageError("folds hold out their own rows, each once; leave validation= out.")
-    models, histories = [], []
     pairs = folds_of(
         experiment.data, k, experiment.data_seed, shuffle=experiment.shuffle, stratify=stratify, groups=groups
     )
-    for i, (train, held) in enumerate(pairs):
-        changes: dict[str, Any] = {"model": deepcopy(experiment.model), "data": train, "validation": held}
-        if experiment.checkpoint is not None:
-            changes["checkpoint"] = Path(experiment.checkpoint) / f"fold-{i}"
-        if isinstance(experiment.resume, str | Path):
-            changes["resume"] = Path(experiment.resume) / f"fold-{i}"
-        changes["callbacks"] = deepcopy(experiment.callbacks)
-        histories.append(replace(experiment, **changes).fit())
-        models.append(changes["model"])
-    return CrossValidation(tuple(models), tuple(histories))
+    runs = [replace(experiment, data=train, validation=held) for train, held in pairs]
+    trained = train_together(runs, [{"fold": i} for i in range(len(runs))], FOLDER)
+    for each in trained:
+        if each.error is not None:
+            raise each.error
+    return CrossValidation(tuple(r.model for r in trained), tuple(r.history for r in trained))
 
 
 @takes_settings

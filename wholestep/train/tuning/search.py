@@ -51,7 +51,7 @@ def find_batch_size(
         batch_size = ws.find_batch_size(model, (x, y), loss="cross_entropy", memory="2GB")
     """
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-        raise OptionError(f"find_batch_size: most is an integer of at least 1; received {most!r}.")
+        raise OptionError(f"find_batch_size: most must be an integer of at least 1; received {most!r}.")
     rows = MOST
     if data is not None:
         arguments, rows = _describe_data(model, data, arguments)
@@ -66,7 +66,7 @@ def _describe_data(model: Any, data: object, arguments: dict[str, Any]) -> tuple
         raise UsageError(f"data determines the inputs of a model; {type(model).__name__} has its own. Leave data out.")
     for name in ("inputs", "targets"):
         if name in arguments:
-            raise UsageError(f"{name}= and data say the same; give one of them.")
+            raise UsageError(f"{name}= and data specify the same thing; pass one of them.")
     loader = data if isinstance(data, DataLoader) else prepare_data(data, None, 1, False, 0)[0]
     described = DataSpec(model, sample_of(loader), arguments.get("loss"))
     specs = {"inputs": described.inputs(), "targets": described.targets(), "optimizer": AdamW(lr=1e-3)}

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.compiler.targets import compile_c
-from wholestep.compiler.backends.cpu import target as target_module
 from wholestep.compiler.backends.cpu.runtime import compiler as compiler_module
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter, find_compiler, run_compiler
 from wholestep.compiler.backends.cpu.target import (
     AVX2,
     AVX512,
     AVX512BF16,
+    NEON,
     PORTABLE,
     available_targets,
     detect_target,
@@ -144,17 +144,17 @@ def test_zig_compiles_for_the_target_and_never_for_this_machine(
 @pytest.mark.parametrize(
     ("features", "expected"),
     [
-        ("sse4_2 avx", [PORTABLE]),
-        ("avx2 fma avx512f avx512dq", [AVX2, PORTABLE]),
-        ("avx2 fma avx512f avx512dq avx512bw", [AVX512, AVX2, PORTABLE]),
-        ("avx2 fma avx512f avx512dq avx512bw avx512_bf16", [AVX512BF16, AVX512, AVX2, PORTABLE]),
+        ("Features\t: fp asimd evtstrm", [NEON, PORTABLE]),
+        ("flags\t\t: sse4_2 avx", [PORTABLE]),
+        ("flags\t\t: avx2 fma avx512f avx512dq", [AVX2, PORTABLE]),
+        ("flags\t\t: avx2 fma avx512f avx512dq avx512bw", [AVX512, AVX2, PORTABLE]),
+        ("flags\t\t: avx2 fma avx512f avx512dq avx512bw avx512_bf16", [AVX512BF16, AVX512, AVX2, PORTABLE]),
     ],
 )
 def test_the_target_follows_the_features_of_the_processor(
     monkeypatch: pytest.MonkeyPatch, features: str, expected: list[Target]
 ) -> None:
-    monkeypatch.setattr(target_module.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(Path, "read_text", lambda _: f"processor\t: 0\nflags\t\t: fpu {features}\n")
+    monkeypatch.setattr(Path, "read_text", lambda _, errors: f"processor\t: 0\n{features}\n")
     available_targets.cache_clear()
     try:
         assert list(available_targets()) == expected

@@ -27,9 +27,9 @@ from wholestep.compiler.backends.cpu.runtime.library import (
     load_plan_object,
 )
 from wholestep.compiler.ir.semantics import random
-from wholestep.compiler.runtime import threads as threads_module
 from wholestep.compiler.runtime.cache.content_store import ContentStore
 from wholestep.compiler.runtime.epoch_permutation import epoch_order
+from wholestep.platforms import linux
 
 WIDTH = 3
 
@@ -187,28 +187,28 @@ def test_sequential_batches_are_read_in_place(folder: Path) -> None:
 
 
 def test_default_threads_respect_affinity_and_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 1 <= default_threads() <= len(threads_module.os.sched_getaffinity(0))
-    monkeypatch.setattr(threads_module.os, "sched_getaffinity", lambda _: set(range(8)))
-    assert default_threads(tmp_path) == 8
+    assert 1 <= default_threads() <= len(linux.os.sched_getaffinity(0))
+    monkeypatch.setattr(linux.os, "sched_getaffinity", lambda _: set(range(8)))
+    assert linux.cores(tmp_path) == 8
     group = tmp_path / "sys/fs/cgroup/a/b"
     group.mkdir(parents=True)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/a/b\n")
     (group / "cpu.max").write_text("max 100000\n")
-    assert default_threads(tmp_path) == 8
+    assert linux.cores(tmp_path) == 8
     (group.parent / "cpu.max").write_text("350000 100000\n")
-    assert default_threads(tmp_path) == 3
+    assert linux.cores(tmp_path) == 3
     (group / "cpu.max").write_text("50000 100000\n")
-    assert default_threads(tmp_path) == 1
+    assert linux.cores(tmp_path) == 1
 
 
 def test_two_hardware_threads_of_a_core_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads_module.os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr(linux.os, "sched_getaffinity", lambda _: set(range(4)))
     for cpu in range(4):
         topology = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
         topology.mkdir(parents=True)
         (topology / "thread_siblings_list").write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
-    assert default_threads(tmp_path) == 2
+    assert linux.cores(tmp_path) == 2
 
 
 def test_importing_the_runtime_starts_nothing_and_imports_little() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
+from wholestep import platforms
 from wholestep.compiler.target import Fusion, Limits, Lowering, OwnPass, Target, read_costs
 from wholestep.errors import OptionError
 
@@ -43,17 +43,19 @@ PORTABLE = Target(
 )
 AVX2 = replace(PORTABLE, name="cpu/avx2")
 AVX512 = replace(PORTABLE, name="cpu/avx512")
+NEON = replace(PORTABLE, name="cpu/neon")
 AVX512BF16 = replace(AVX512, name="cpu/avx512bf16", dtypes=MappingProxyType({**PORTABLE.dtypes, "bfloat16": "float32"}))
-ORDER = (AVX512BF16, AVX512, AVX2, PORTABLE)  # best first
+ORDER = (AVX512BF16, AVX512, AVX2, NEON, PORTABLE)  # best first
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in ORDER})
 
-# The names in /proc/cpuinfo of the features that a target's code needs.
+# The features that a target's code needs, by Linux's names.
 _AVX2 = frozenset({"avx2", "fma"})
 _AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512bw"}
 NEEDS: Mapping[str, frozenset[str]] = {
     AVX512BF16.name: _AVX512 | {"avx512_bf16"},
     AVX512.name: _AVX512,
     AVX2.name: _AVX2,
+    NEON.name: frozenset({"asimd"}),
     PORTABLE.name: frozenset(),
 }
 
@@ -61,18 +63,8 @@ NEEDS: Mapping[str, frozenset[str]] = {
 @lru_cache(maxsize=1)
 def available_targets() -> tuple[Target, ...]:
     """The CPU targets whose code this machine can run, best first."""
-    features = _cpu_features() if platform.machine() in ("x86_64", "AMD64") else frozenset()
+    features = platforms.processor_features()
     return tuple(target for target in ORDER if NEEDS[target.name] <= features)
-
-
-def _cpu_features() -> frozenset[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset()
-    return frozenset(
-        next((line.split(":", 1)[1].split() for line in text.splitlines() if line.startswith("flags")), [])
-    )
 
 
 def detect_target() -> Target:
@@ -84,7 +76,7 @@ def check_available(target: Target) -> None:
     """Raise `OptionError` for a target whose code this machine cannot run."""
     if target.name not in [each.name for each in available_targets()]:
         usable = ", ".join(repr(t.name) for t in available_targets())
-        missing = ", ".join(sorted(NEEDS[target.name] - _cpu_features())) or "an x86-64 processor"
+        missing = ", ".join(sorted(NEEDS[target.name] - platforms.processor_features()))
         raise OptionError(
             f"device={target.name!r}: this machine cannot run it, it lacks {missing}. Supported here: {usable}; "
             f"device='cpu' selects the first. To plan for it without running: device='null:{target.name}'."

@@ -126,16 +126,14 @@ class ConvolutionCosts:
 class GroupedCosts:
     """Grouped and depthwise convolutions: tiles of `native/grouped.h` (063)."""
 
-    shared_bytes: int = (
-        44 << 10
-    )  # bytes per block for weights or sums: the limit without opt-in minus other data; *bits*
+    shared_bytes: int = 44 << 10  # bytes per block for weights or sums: 48 KB minus other data; *bits*
     lane_products: int = 8  # multiply-adds per pixel and tap of several adjacent groups in one thread; *bits*
     lane_channels: int = 4  # input channels, and output channels, of a thread's tile of a large group; *bits*
     most_lanes: int = 8  # lanes of a block: a cache line; with more, a block covers fewer rows that share their inputs
     gradient_values: int = 1600  # sums of a block of a weight gradient, which limit its lanes; *bits*
-    register_weights: int = 56  # registers for the weights of a row of the window (its sums, of a gradient); *bits*
+    register_weights: int = 56  # registers for the weights of a window's row; of its gradient, for their sums; *bits*
     register_sums: int = 64  # registers for the sums of a strip (its output gradients, of a weight gradient); *bits*
-    gradient_registers: int = 96  # registers for both of a weight gradient: more spill with three blocks; *bits*
+    gradient_registers: int = 96  # registers for weights and sums together of a weight gradient; *bits*
     strided_inputs: int = 3  # input pixels per pixel of a strip whose loads a stride keeps in flight; *bits*
     most_taps: int = 16  # columns of the window that are unrolled: more take longer to compile than to run; *bits*
     most_pixels: int = 8  # pixels of a strip; *bits* of a weight gradient

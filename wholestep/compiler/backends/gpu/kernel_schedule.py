@@ -112,7 +112,7 @@ def _sends_sizes(kernel: Kernel) -> bool:
 
 
 def sizes_in(plan: Draft, kernel: Kernel) -> Mapping[str, int]:
-    """Capacities of the plan; inside a loop also the last value of the step index."""
+    """The capacity of every symbol; for a kernel in a loop also the last value of the loop's index."""
     if kernel.loop is None:
         return plan.sizes
     loop = plan.loops[kernel.loop]

@@ -92,7 +92,7 @@ def _pitch(buffer: Buffer, costs: GemmCosts) -> int:
 
 
 def _is_addressed_by_rows(buffer: Buffer, accesses: list[tuple[Kernel, Load]]) -> bool:
-    """Do kernels address a buffer of ours by rows alone, so that its pitch may be any?"""
+    """Do our kernels address the buffer by rows only, so that any leading dimension is valid?"""
     if buffer.is_part or buffer.transposed or buffer.space not in (Space.ARENA, Space.COPY):
         return False
     columns = buffer.type.shape[-1:]

@@ -1,4 +1,4 @@
-"""The target of a block-and-thread machine: sizes, a cost model, and libraries that replace kernels of ours.
+"""The target of a block-and-thread machine: sizes, a cost model, and libraries that replace kernels.
 
 `backends/gpu` reads a machine through this record only, so another vendor's GPU is another record
 ([060](../../../../docs/decisions/060-gpu-target.md)).

@@ -31,7 +31,7 @@ class ReferenceProgram(HostProgram):
 
 
 def steps(loop: Loop, memory: LaunchMemory) -> Iterator[LaunchMemory]:
-    """The memory of each iteration of a loop: the iteration's number is one more symbol."""
+    """The memory of each iteration of a loop, in which `loop.symbol` has the iteration's number."""
     numbers = range(evaluate(loop.length, memory.sizes))
     for number in reversed(numbers) if loop.reverse else numbers:
         yield replace(memory, sizes={**memory.sizes, loop.symbol: number})

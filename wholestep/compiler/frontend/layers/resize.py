@@ -86,7 +86,9 @@ def _targets(
     per_axis = tuple(argument) if isinstance(argument, tuple | list) else (argument,) * len(current)
     if len(per_axis) != len(current) or not all(isinstance(e, int | float) and e > 0 for e in per_axis):
         what = "size" if scale is None else "scale"
-        fail(OptionError, f"interpolate: {what} is positive, one or {len(current)} numbers; received {argument!r}.")
+        fail(
+            OptionError, f"interpolate: {what} must be positive, one or {len(current)} numbers; received {argument!r}."
+        )
     if scale is None:
         sizes = tuple(int(e) for e in per_axis)
         ratios = tuple(n / m for n, m in zip(current, sizes, strict=True))

@@ -93,7 +93,10 @@ def _steps(op: str, axes: int, stride: Sizes, dilation: Sizes, output_padding: S
     arguments = (("stride", stride), ("dilation", dilation), ("output_padding", output_padding))
     strides, dilations, more = (per_axis(op, name, value, axes) for name, value in arguments)
     if any(not 0 <= m < max(s, d) for m, s, d in zip(more, strides, dilations, strict=True)):
-        fail(OptionError, f"{op}: output_padding is below stride {strides} or dilation {dilations}; received {more}.")
+        fail(
+            OptionError,
+            f"{op}: output_padding must be below stride {strides} or dilation {dilations}; received {more}.",
+        )
     return [strides, dilations, more]
 
 

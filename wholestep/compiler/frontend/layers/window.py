@@ -116,7 +116,7 @@ def margins(
         return (0,) * len(image), (0,) * len(image)
     if padding != "same":
         several = "three integers" if len(image) == 3 else "a pair"
-        fail(OptionError, f'{op}: padding is a number, {several}, "same" or "valid"; received {padding!r}.')
+        fail(OptionError, f'{op}: padding must be a number, {several}, "same" or "valid"; received {padding!r}.')
     totals = [same_padding(op, *axis) for axis in zip(image, size, stride, dilation, strict=True)]
     return tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
 

@@ -36,7 +36,7 @@ class NodeRecipe:
     classes: frozenset[int]  # the e-classes whose choice differs from the original
 
     def reads(self) -> Iterator[int]:
-        """The local numbers that the recipe reads."""
+        """The numbers of the block's nodes that the recipe reads; results of its own steps are negative."""
         yield from (r for step in self.steps for r in step.reads if r >= 0)
         if self.result >= 0:
             yield self.result

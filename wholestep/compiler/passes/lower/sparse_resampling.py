@@ -61,7 +61,7 @@ def _rewrite(node: Node) -> Node:
 
 
 def _above_reshape(node: Node) -> Node:
-    """A cast or a reshape of reshaped images, as a reshape of the images' own."""
+    """Move a cast, or a second reshape, below the reshape of images that it reads."""
     source = node.inputs[0].inputs[0]
     if node.op == "cast" and source.type.rank == IMAGES:
         with b.origin(node):

@@ -9,6 +9,7 @@ the statistics of a batch norm) counts as a constant: contributions add up to th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -90,23 +91,37 @@ class Contributions:
         if placement == Replicated():
             return []
         if placement != Partial():
-            self._refuse(node)
+            self.refuse(node)
         if node in self._decomposed:
             return self.terms(self._decomposed[node][0])
         if node.op == "item":
             return self._terms_of_item(node)
         with b.origin(node):
-            return RULES.get(node.op, Contributions._refuse)(self, node)
+            return RULES.get(node.op, Contributions.refuse)(self, node)
 
     def _terms_of_item(self, node: Node) -> list[Term]:
-        composite = node.inputs[0]
+        return self.terms(self.parts_of(node.inputs[0])[attrs_of(node, at.ItemAttrs).index])
+
+    def parts_of(self, composite: Node) -> tuple[Node, ...]:
+        """The primitives of a composite, one for each of its results."""
         if composite.op not in DECOMPOSITIONS:
-            self._refuse(composite)
+            self.refuse(composite)
         if composite not in self._decomposed:
             self._decomposed[composite] = decomposition_of(composite)
-        return self.terms(self._decomposed[composite][attrs_of(node, at.ItemAttrs).index])
+        return self._decomposed[composite]
 
-    def _refuse(self, node: Node) -> list[Term]:
+    def mixing_node(self, root: Node) -> Node | None:
+        """What makes row i of a row-wise value depend on other rows, such as a batch norm; None if nothing does."""
+        for node in toposort([root]):
+            placement = self.placement(node)
+            if placement == Partial() or is_refused(placement):
+                return node
+            if node in self._decomposed and any(self.mixing_node(part) is not None for part in self._decomposed[node]):
+                return node
+        return None
+
+    def refuse(self, node: Node) -> NoReturn:
+        """Raise GraphError for a node whose rows have no separate contributions."""
         line = "" if node.line is None else node.line.error_note
         raise GraphError(
             f"per_row: the rows of the batch have no separate contributions to `{node.op}`: it mixes them, or has no "
@@ -167,7 +182,7 @@ class Contributions:
             or updates.type.rank != index.type.rank + 1
             or not isinstance(self.placement(index), Sharded)
         ):
-            self._refuse(node)
+            self.refuse(node)
         positions, _ = self.rows_first(index)
         rows, _ = self.rows_first(updates)
         batch, count = positions.type.shape[0], product(positions.type.shape[1:])
@@ -299,9 +314,8 @@ RULES: dict[str, Callable[[Contributions, Node], list[Term]]] = {
 }
 
 
-def gradient_square_norms(gradients: Sequence[Node], batch: str) -> Node:
+def gradient_square_norms(gradients: Sequence[Node], rows: Contributions) -> Node:
     """The square of the norm of each row's contribution to all gradients: (batch,)."""
-    rows = Contributions(batch)
     squares = [t.square_norm(found) for gradient in gradients if (found := rows.terms(gradient))]
     if not squares:
         raise GraphError("per_row: no gradient depends on the rows of the batch, so they have no contributions.")

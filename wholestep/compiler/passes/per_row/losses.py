@@ -11,13 +11,28 @@ from wholestep.compiler.passes.per_row.contributions import Contributions
 from wholestep.errors import GraphError
 
 
-def row_losses(loss: Node, batch: str) -> Node:
+def row_losses(loss: Node, rows: Contributions, batch: str) -> Node:
     """The loss of each row, (batch,); 0 for a row without weight.  Terms that no row affects are left out."""
-    rows = Contributions(batch)
     value = _row_losses(loss, rows, batch)
     if value is None:
         raise GraphError("per_row: the loss does not depend on the rows of the batch.")
     return value
+
+
+def unaffected_terms(node: Node, rows: Contributions) -> Node | None:
+    """The terms of a loss that `row_losses` leaves out, such as a penalty of the weights; None if there are none."""
+    if not rows.is_affected(node):
+        return node
+    if node.op == "cast" and (part := unaffected_terms(node.inputs[0], rows)) is not None:
+        return node.with_inputs([part])
+    if node.op == "add":
+        parts = [part for x in node.inputs if (part := unaffected_terms(x, rows)) is not None]
+        return b.add(*parts) if len(parts) == 2 else parts[0] if parts else None
+    if node.op == "mul":
+        for x, factor in (node.inputs, node.inputs[::-1]):
+            if factor.host and (part := unaffected_terms(x, rows)) is not None:
+                return b.mul(part, factor)
+    return None
 
 
 def _row_losses(node: Node, rows: Contributions, batch: str) -> Node | None:

@@ -14,9 +14,9 @@ from math import prod
 
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import Extent, float32, float64
+from wholestep.compiler.ir.types import DType, Extent, float32, float64
 
-View = Callable[[Node], Node]  # of an explicit term: its first axis is the batch
+View = Callable[[Node], Node]  # maps an explicit term, whose first axis is the batch
 SYMBOLIC = 64  # positions of a row assumed where their number is symbolic
 
 
@@ -129,7 +129,9 @@ def _inner(x: Term, y: Term) -> Node:
     """⟨x, y⟩ of each row, by Gram matrices."""
     assert isinstance(x, Outer)
     assert isinstance(y, Outer)
-    return b.sum_axes(b.mul(_gram(x.left, y.left), _gram(x.right, y.right)), (1, 2))
+    left, right = _gram(x.left, y.left), _gram(x.right, y.right)
+    wide = float64 if float64 in (left.type.dtype, right.type.dtype) else float32
+    return b.sum_axes(b.mul(b.cast(left, wide), b.cast(right, wide)), (1, 2))
 
 
 def _gram(x: Factor, y: Factor) -> Node:
@@ -168,17 +170,19 @@ def explicit(term: Term) -> Node:
     """The contribution of each row as a tensor."""
     if isinstance(term, Rows):
         return term.values
-    left, right = (_vectors(factor) for factor in (term.left, term.right))
+    dense = term.right if isinstance(term.right, Dense) else term.left
+    dtype = dense.vectors.type.dtype if isinstance(dense, Dense) else float32
+    left, right = (_vectors(factor, dtype) for factor in (term.left, term.right))
     value = b.matmul(left, right, transpose_a=True)
     for change in term.views:
         value = change(value)
     return value
 
 
-def _vectors(factor: Factor) -> Node:
+def _vectors(factor: Factor, dtype: DType) -> Node:
     if isinstance(factor, Dense):
         return factor.vectors
-    return b.cast(b.one_hot_mask(factor.positions, factor.size), float32)
+    return b.cast(b.one_hot_mask(factor.positions, factor.size), dtype)
 
 
 def in_float(x: Node) -> Node:

@@ -290,7 +290,7 @@ def _is_available(node: Node) -> bool:
 
 
 def _computed_by_reader(graph: IRGraph) -> set[Node]:
-    """Elementwise functions of leaves alone, which are computed in the kernels of their readers."""
+    """Elementwise functions whose operands are all leaves: the kernels that read them compute them."""
     result: set[Node] = set()
     for n in graph.nodes:
         if (_is_map(n) or n.op in VIEWS) and all(_is_available(i) or i in result for i in n.inputs):

@@ -122,7 +122,7 @@ def simple_terms(terms: Iterable[MaskTerm]) -> Iterator[MaskTerm]:
 
 
 def where_term(visible: Node, value: float, dtype: DType) -> Node:
-    """0 where a key is visible, and a value elsewhere."""
+    """A term of the scores: 0 where `visible` is true, `value` elsewhere."""
     hidden, zero = (b.full(x, replace(visible.type, dtype=dtype)) for x in (value, 0.0))
     return b.where(visible, zero, hidden)
 

@@ -1,7 +1,8 @@
-"""The human-readable report of a plan: every kernel with its flops and traffic, memory by purpose, collectives."""
+"""A plan for readers: the table of its kernels with flops, traffic and memory, and its source with the user's names."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,10 +13,12 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.io.traffic import SENT, collectives_of, stores
 from wholestep.compiler.plan.memory.peak_memory import Footprint
 from wholestep.compiler.plan.model.bodies import Exchange
-from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.model.target_formats import footprint
 
 NAMES_WIDTH = 56  # characters of a kernel's list of nodes in the table
+_DEFINITION = re.compile(r"^static\b.*_k(\d+)\(")
+_CALL = re.compile(r"_k(\d+)\(call\b")
 
 
 @dataclass(frozen=True)
@@ -182,3 +185,37 @@ def plan_report(
 ) -> PlanReport:
     """The report of a plan on `threads` threads; of one rank, if several compute a step together."""
     return PlanReport(plan, threads, footprint(plan, threads), heading, ranks, verdict, model_ranks)
+
+
+def annotate_source(source: str, plan: Plan) -> str:
+    """A program's source, which has ids only, with names: over every kernel's function and after every call."""
+    by_id = {k.id: k for k in plan.kernels}
+    in_order = iter(plan.kernels)
+    lines = [_buffer_names(plan)]
+    for line in source.splitlines():
+        definition = _DEFINITION.match(line)
+        if definition:
+            lines.append(f"/* {_label(by_id[int(definition[1])], plan)} */")
+            lines.append(line)
+        elif _CALL.search(line) and (kernel := next(in_order, None)) is not None:
+            lines.append(f"{line}  /* {_label(kernel, plan)} */")
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _label(kernel: Kernel, plan: Plan) -> str:
+    return f"kernel {kernel.id}: {describe_kernel(kernel, plan)}"
+
+
+def _buffer_names(plan: Plan) -> str:
+    named = [
+        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.user_type}, {b.layout.name}{_transposed_note(b)}"
+        for b in plan.buffers
+        if b.name
+    ]
+    return "\n".join(["/* buffers", *named, " */"])
+
+
+def _transposed_note(buffer: Buffer) -> str:
+    return " of its transpose" if buffer.user_type != buffer.type else ""

@@ -239,7 +239,7 @@ class _Preparer:
 
 
 def _stored_result(node: Node) -> Node:
-    """A result must be computed by an op that can store it twice; a routine stores each value only once."""
+    """The node, or a copy of it if no kernel can store the value as a result: views, leaves, or a second store."""
     not_computed = node.op in VIEWS or node.op in STORED_LEAVES or is_generated(node)
     stored_once = is_result(node) or is_loop_result(node) or isinstance(node, Assembled)
     return _copy(node) if not_computed or node.op in WEIGHTS or stored_once else node

@@ -295,7 +295,7 @@ class Bound:
 
     @property
     def is_plain(self) -> bool:
-        """Are all elements checked, without an excused value?"""
+        """Are all elements checked, and is no value excused?"""
         return self.excused is None and not self.part
 
 

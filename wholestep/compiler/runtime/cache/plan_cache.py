@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 
+from wholestep.compiler.ir.attrs import ScalarAttrs
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.plan.io import serialize
@@ -26,11 +28,20 @@ REPORT, BEFORE = ".report", ".before"
 def plan_key(
     graph: IRGraph, capacity: Mapping[str, int], options: CompileOptions, target: Target, limit: Limit | None = None
 ) -> str:
-    """The key of a build, computed from the traced graph, before any stage runs."""
+    """The key of a build, computed from the traced graph, before any stage runs.
+
+    Defaults of runtime scalars are not part of it: `with_defaults` sets them in a plan that was found.
+    """
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
     limited = [] if limit is None else [limit.key]
     version = compiler_version(target.family)
-    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, version, *limited)
+    return key_of("plan", fingerprint(graph, defaults=False), *sizes, options.plan_key(), target.key, version, *limited)
+
+
+def with_defaults(plan: Plan, graph: IRGraph) -> Plan:
+    """A plan with the default values that a graph gives its runtime scalars."""
+    defaults = {n.attrs.name: n.attrs.default for n in graph.nodes if isinstance(n.attrs, ScalarAttrs)}
+    return replace(plan, scalars=tuple(replace(s, default=defaults.get(s.name, s.default)) for s in plan.scalars))
 
 
 def find_plan(store: ContentStore, key: str) -> Plan | None:

@@ -112,7 +112,7 @@ def reduction_name(reduction: str) -> str:
     """Our name of an ONNX reduction."""
     names = {"none": "replace", "add": "sum", "mul": "prod", "max": "max", "min": "min"}
     if reduction not in names:
-        raise OptionError(f"reduction={reduction!r} is not supported; supported are {', '.join(names)}.")
+        raise OptionError(f"reduction={reduction!r} is not supported; supported: {', '.join(names)}.")
     return names[reduction]
 
 
@@ -139,7 +139,7 @@ def scatter_nd(x: Tensor, index: Tensor, updates: Tensor, *, reduction: str = "n
 def tensor_scatter(
     x: Tensor, update: Tensor, write_indices: Tensor | None = None, *, axis: int = -2, mode: str = "linear"
 ) -> Tensor:
-    """A cache with rows written from an index per batch on, wrapping around at the end if circular."""
+    """A cache with new rows, from one start index per batch element; mode "circular" wraps around at the end."""
     at, n = axis_of(axis, x.ndim), int(x.shape[axis])
     many = int(update.shape[at])
     start = as_tensor(np.zeros(int(x.shape[0]), np.int64)) if write_indices is None else write_indices.astype("int64")

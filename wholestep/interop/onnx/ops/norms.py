@@ -106,7 +106,7 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
 def local_response(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
     channels, before = int(x.shape[1]), (size - 1) // 2
     if not 1 <= size <= 2 * channels + 1:  # a wider window covers the same channels
-        raise ShapeError(f"LRN over {size} of {channels} channels; supported are 1 to {2 * channels + 1}.")
+        raise ShapeError(f"LRN over {size} of {channels} channels; supported: 1 to {2 * channels + 1}.")
     around = [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)]
     squares = ws.pad(x * x, around)
     total = squares[:, 0:channels]
@@ -131,7 +131,7 @@ def dropout(
 
 
 def _with_key(x: Tensor, rate: float, node: NodeContext) -> Tensor:
-    """Dropout of a file of ours: its random numbers are keyed by the name of the node."""
+    """Dropout in a file that Wholestep exported: its random numbers are keyed by the name of the node."""
     assert x.graph is not None
     scalar = x.graph.scalar(f"{node.name}.rate", rate)
     return Tensor(record("dropout", [x.node, scalar.node], at.DropoutAttrs(node.name)), x.graph)

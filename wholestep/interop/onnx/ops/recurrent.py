@@ -39,7 +39,7 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Activatio
         "Softplus": ws.softplus,
     }
     if name not in table:
-        raise OptionError(f"the activation {name!r} is not supported; supported are {', '.join(table)}.")
+        raise OptionError(f"the activation {name!r} is not supported; supported: {', '.join(table)}.")
     return table[name]
 
 
@@ -210,7 +210,7 @@ def scan(
     node: NodeContext,
 ) -> tuple[Tensor, ...]:
     if node.opset < 9:
-        raise UsageError("Scan of an opset before 9 has batches of its own; convert the file to opset 13 or newer.")
+        raise UsageError("Scan of an opset before 9 has its own batch axis; convert the file to opset 13 or newer.")
     carries = len(given) - num_scan_inputs
     first, sequences = list(given[:carries]), list(given[carries:])
     axes, ways = scan_input_axes or [0] * len(sequences), scan_input_directions or [0] * len(sequences)

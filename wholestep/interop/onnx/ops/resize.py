@@ -56,7 +56,7 @@ def positions(a: Axis, how: str) -> Array:
         ),
     }
     if how not in table:
-        raise OptionError(f"coordinate_transformation_mode={how!r} is not supported; supported are {', '.join(table)}.")
+        raise OptionError(f"coordinate_transformation_mode={how!r} is not supported; supported: {', '.join(table)}.")
     coordinates: Array = table[how]()
     return coordinates
 

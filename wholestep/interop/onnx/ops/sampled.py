@@ -154,7 +154,9 @@ def roi_align(
 ) -> Tensor:
     """RoIAlign (arXiv:1703.06870): pools the boxes (x1, y1, x2, y2) of images to one size."""
     if sampling_ratio < 1:
-        raise OptionError("RoiAlign with a sampling_ratio of 0 takes as many samples as data says; give it a number.")
+        raise OptionError(
+            "RoiAlign with a sampling_ratio of 0 takes a number of samples that depends on data; give it a number."
+        )
     half = coordinate_transformation_mode == "half_pixel"
     many, sizes, wanted = rois.shape[0], spatial(x), (output_height, output_width)
     need_room([wanted[0] * sampling_ratio, wanted[1] * sampling_ratio])

@@ -120,7 +120,7 @@ def conv(
     size = [int(k) for k in weight.shape[2:]]
     w = window_of(x, size, strides, dilations, pads, auto_pad)
     if len(size) not in _CONVOLUTIONS:
-        raise ShapeError(f"Conv of {len(size)} axes; supported are 1 to 3.")
+        raise ShapeError(f"Conv of {len(size)} axes; supported: 1 to 3.")
     if len(size) == 2:
         return with_bias(_conv2d(x, weight, w, group), bias)
     if w.low != w.high:
@@ -166,7 +166,7 @@ def conv_transpose(
     size, image = tuple(int(k) for k in weight.shape[2:]), spatial(x)
     n = len(size)
     if n not in _TRANSPOSED:
-        raise ShapeError(f"ConvTranspose of {n} axes; supported are 1 to 3.")
+        raise ShapeError(f"ConvTranspose of {n} axes; supported: 1 to 3.")
     stride, dilation, more = tuple(strides or [1] * n), tuple(dilations or [1] * n), list(output_padding or [0] * n)
     low, high = split_pads(pads, n)
     full = SlidingWindow(size, stride, dilation, low, high).span(image)

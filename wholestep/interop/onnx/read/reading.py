@@ -92,7 +92,7 @@ class _ProtobufReader:
     def graph(self, graph: Any, opset: int, functions: Mapping[Any, Any]) -> OnnxGraph:
         constants = {t.name: self.array(t) for t in graph.initializer}
         if graph.sparse_initializer:
-            raise UsageError(f"{self.what} has sparse initialisers, which are not read; make them dense.")
+            raise UsageError(f"{self.what} has sparse initialisers, which are not supported; make them dense.")
         inputs = tuple(self.input(i) for i in graph.input if i.name not in constants)
         calls = tuple(self.call(n, opset, functions) for n in graph.node)
         return OnnxGraph(inputs, tuple(o.name for o in graph.output), calls, constants, opset, functions)
@@ -144,7 +144,7 @@ class _ProtobufReader:
         name_of_dtype = dtype_name(kind)
         if name_of_dtype not in DTYPES:
             raise DTypeError(
-                f"{name!r} of {self.what} is of {name_of_dtype}; read are {', '.join(sorted(DTYPES | set(WIDENED)))}."
+                f"{name!r} of {self.what} is of {name_of_dtype}; supported: {', '.join(sorted(DTYPES | set(WIDENED)))}."
             )
         return name_of_dtype
 
@@ -172,10 +172,12 @@ class _ProtobufReader:
         entries = {e.key: e.value for e in t.external_data}
         place = entries.get("location", "")
         if self.folder is None:
-            raise CheckpointError(f"{t.name!r} lies in another file, {place!r}: give the path of the ONNX file.")
+            raise CheckpointError(f"{t.name!r} is stored in another file, {place!r}: give the path of the ONNX file.")
         path = (self.folder / place).resolve()
         if not place or not path.is_relative_to(self.folder.resolve()):
-            raise CheckpointError(f"{t.name!r} of {self.what} lies at {place!r}, outside of the file's own folder.")
+            raise CheckpointError(
+                f"{t.name!r} of {self.what} is stored at {place!r}, outside of the file's own folder."
+            )
         kind = helper.tensor_dtype_to_np_dtype(t.data_type)
         size, start = count * kind.itemsize, int(entries.get("offset", 0))
         length = int(entries.get("length", size))
@@ -196,7 +198,7 @@ class _ProtobufReader:
         for call in network.calls:
             for name in call.inputs:
                 if name not in defined:
-                    raise CheckpointError(f"{self.what}: {call.description} reads {name!r}, which nothing gives.")
+                    raise CheckpointError(f"{self.what}: {call.description} reads {name!r}, which no node computes.")
             defined.update(call.outputs)
         for name in network.outputs:
             if name not in defined:

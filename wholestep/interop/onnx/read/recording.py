@@ -59,8 +59,8 @@ class OnnxRecorder:
         """The results of an `If` whose condition is constant: those of one branch."""
         if not isinstance(inputs[0], np.ndarray):
             raise UsageError(
-                "If depends on data, and a step is recorded whole: control flow is not imported. Export the branch "
-                "that is wanted, or write it as Where."
+                "the condition of If depends on data, which is not supported. Export the branch that you need, or "
+                "write it as Where."
             )
         chosen = call.attributes["then_branch" if inputs[0].reshape(-1)[0] else "else_branch"]
         return self.run(chosen, {name: v for name, v in values.items() if v is not None})

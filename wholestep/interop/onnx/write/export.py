@@ -52,7 +52,7 @@ def export_onnx(
     """
     need_onnx()
     if opset not in OPSETS:
-        fail(OptionError, f"export_onnx: opset is one of {', '.join(map(str, OPSETS))}; received {opset!r}.")
+        fail(OptionError, f"export_onnx: opset must be one of {', '.join(map(str, OPSETS))}; received {opset!r}.")
     if _is_session(net):
         from wholestep.interop.onnx.write.model import step_model
 

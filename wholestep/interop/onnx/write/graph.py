@@ -105,7 +105,7 @@ class OnnxWriter:
         row = ALL_ROWS.get(node.op)
         if row is None:
             raise GraphError(
-                f"{node.op} cannot be exported to ONNX; supported are {', '.join(sorted(ALL_ROWS))}."
+                f"{node.op} cannot be exported to ONNX; supported: {', '.join(sorted(ALL_ROWS))}."
                 f"{'' if node.line is None else node.line.error_note}"
             )
         return row(e, node)

@@ -25,7 +25,7 @@ from wholestep.records import dataclass
 @torch.library.custom_op("wholestep::elementwise", mutates_args=())
 def elementwise(x: torch.Tensor, op: str, numbers: list[float]) -> torch.Tensor:
     """A placeholder for an op of `CLAMPS` during decomposition."""
-    raise NotImplementedError(f"{op} is put back before anything is computed")
+    raise NotImplementedError(f"a placeholder is replaced by {op} before anything is computed")
 
 
 @elementwise.register_fake

@@ -1,4 +1,4 @@
-"""An exported program of torch, recorded op by op in a graph of ours.
+"""An exported program of torch, recorded op by op in a `ws.Graph`.
 
 A value is a tensor of the graph, or one of torch's where it depends on no input, parameter or state: such values are
 computed by torch while recording, and become constants when they are combined with a tensor of the graph.

@@ -84,7 +84,7 @@ def repeat_interleave(x: Tensor, repeats: int, axis: int | None = None) -> Tenso
     if axis is None:
         return repeat_interleave(x.reshape(-1), repeats, 0)
     if not isinstance(repeats, int) or repeats < 1:
-        fail(OptionError, f"repeat_interleave: repeats is an integer of at least 1; received {repeats!r}.")
+        fail(OptionError, f"repeat_interleave: repeats must be an integer of at least 1; received {repeats!r}.")
     (position,) = x._axes(axis)
     before, extent, after = x.shape[:position], x.shape[position], x.shape[position + 1 :]
     wide = x.reshape((*before, extent, 1, *after)).expand((*before, extent, repeats, *after))

@@ -47,9 +47,8 @@ CASES: dict[str, tuple[ws.nn.Module, tuple[int, ...], str]] = {
 }  # fmt: skip
 
 
-def traced(name: str) -> IRGraph:
+def traced(layer: ws.nn.Module, shape: tuple[int, ...], dtype: str) -> IRGraph:
     """A sum, so that gradients are as large as values, over the layer of a function of parameters and inputs."""
-    layer, shape, dtype = CASES[name]
     stored = "float64" if dtype == "float64" else "float32"
     g = ws.Graph()
     x, factor = g.input("x", ("batch", *shape), stored), g.parameter("factor", shape, dtype=stored)
@@ -64,26 +63,25 @@ def traced(name: str) -> IRGraph:
 def planned() -> dict[str, tuple[IRGraph, Emulated]]:
     """All cases in one compilation."""
     compiler = Compiler(CompileOptions(egraph=False))
-    graphs = {name: traced(name) for name in CASES}
+    graphs = {name: traced(*case) for name, case in CASES.items()}
     plans = [compiler.plan(graph, {"batch": CAPACITY}, TARGET)[0] for graph in graphs.values()]
     return dict(zip(graphs, zip(graphs.values(), together(plans), strict=True), strict=True))
 
 
-def example(name: str, plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
-    _, shape, dtype = CASES[name]
+def example(plan: Plan, shape: tuple[int, ...], dtype: str, rows: int = BATCH) -> tuple[dict[str, Any], dict[str, Any]]:
     rng = np.random.default_rng(3)
-    inputs = {"x": rng.standard_normal((BATCH, *shape)).astype("float64" if dtype == "float64" else "float32")}
+    inputs = {"x": rng.standard_normal((rows, *shape)).astype("float64" if dtype == "float64" else "float32")}
     return inputs, {state: first_values(plan, seed=0)(state) for state, _ in plan.states}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_step_is_the_interpreters_in_every_order_of_threads(name: str) -> None:
-    graph, emulated = planned()[name]
-    inputs, state = example(name, emulated.plan)
+def assert_the_interpreters_step(
+    graph: IRGraph, emulated: Emulated, shape: tuple[int, ...], dtype: str, rows: int = BATCH
+) -> None:
+    """The change of every state, and the same bits in every order of threads."""
+    inputs, state = example(emulated.plan, shape, dtype, rows)
     meant = strip_stop_gradients(expand_gradients(inline_calls(graph)))
-    want = interpret(meant, inputs=inputs, state=state, sizes={"batch": BATCH})
-    results = [run(emulated, inputs, state, {"batch": BATCH}, 0, orders) for orders in ORDERS]
-    dtype = CASES[name][2]
+    want = interpret(meant, inputs=inputs, state=state, sizes={"batch": rows})
+    results = [run(emulated, inputs, state, {"batch": rows}, 0, orders) for orders in ORDERS]
     near = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 2e-5, "float64": 1e-10}[dtype]
     for key, value in {**want.outputs, **want.state}.items():
         change = value - state[key] if key in state else value
@@ -91,6 +89,12 @@ def test_a_step_is_the_interpreters_in_every_order_of_threads(name: str) -> None
         np.testing.assert_allclose(step, change, rtol=near, atol=near * np.abs(change).max(), err_msg=key)
         for other in results[1:]:
             np.testing.assert_array_equal(results[0][key], other[key], err_msg="bits depend on an order")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_is_the_interpreters_in_every_order_of_threads(name: str) -> None:
+    graph, emulated = planned()[name]
+    assert_the_interpreters_step(graph, emulated, *CASES[name][1:])
 
 
 def windows_of(plan: Plan) -> dict[str, str]:
@@ -117,7 +121,7 @@ def test_bits_do_not_depend_on_the_capacity() -> None:
     plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {"batch": 64}, TARGET)
     assert max(schedule_of(k).chunks for k in plan.kernels) > max(schedule_of(k).chunks for k in emulated.plan.kernels)
     (larger,) = together([plan])
-    inputs, state = example(name, plan)
+    inputs, state = example(plan, *CASES[name][1:])
     first, second = (run(e, inputs, state, {"batch": BATCH}, 0, (0, 0)) for e in (emulated, larger))
     for key in first:
         np.testing.assert_array_equal(first[key], second[key], err_msg=key)

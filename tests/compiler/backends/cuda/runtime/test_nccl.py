@@ -199,7 +199,7 @@ def test_nccl_is_for_gpus() -> None:
 
 def test_gpus_under_ray_are_refused(gpu: FakeDriver | None) -> None:
     with pytest.raises(
-        UsageError, match=r"engine='ray' and device='cuda': Ray is asked for CPUs alone. Start workers on"
+        UsageError, match=r"engine='ray' and device='cuda': Ray workers run on CPUs only. Start workers on"
     ):
         ws.fit(network(), (X, Y), loss="cross_entropy", device="cuda", workers=ws.Workers(2, engine="ray"))
 
@@ -235,7 +235,7 @@ class Control:
     [
         (
             {},
-            r"ranks 0 and 1 have the same GPU, no GPU at all at 0000:00:00.0, and NCCL wants one for each. .* shows 1:",
+            r"ranks 0 and 1 have the same GPU, no GPU at all at 0000:00:00.0, and NCCL needs one for each .* has 1:",
         ),
         ({"gpu": "b", "nccl": "2.9.9"}, r"rank 1 of 2 .* has NCCL 2.9.9, and rank 0 has 2.28.3: install the same"),
         ({"missing": "NCCL cannot be loaded"}, r"rank 1 of 2 \(process 7 on node1\): NCCL cannot be loaded"),

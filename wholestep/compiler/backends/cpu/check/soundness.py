@@ -21,7 +21,7 @@ INNER = {Kind.DOT: Blocks, Kind.CALL: Queries, Kind.WINDOW: Tiles}
 
 
 def check_cpu(plan: Plan) -> None:
-    """Raise PlanError unless the schedules and the arena of a plan of ours are sound."""
+    """Raise PlanError unless the schedules and the arena of a plan made here are sound."""
     for kernel in plan.kernels:
         schedule, axes = schedule_of(kernel), range(len(kernel.axes))
         need(

@@ -2,19 +2,15 @@
 
    A kernel copies each image into a zero-padded frame, packs the weights into panels of output channels, and computes the
    result in register tiles.  This header declares the copies and the packing, which shared_conv.c defines once per machine,
-   and instantiates the tiles of conv_tile.h with wide (WS_WIDE bytes) and narrow (32 bytes) vectors.
+   and instantiates the tiles of conv_tile.h with wide (WS_WIDE bytes) and narrow (WS_NARROW bytes) vectors.
    Invariant: every read of a window is inside the frame or its slack, so tiles have no bounds checks. */
 #ifndef WS_CONV_H
 #define WS_CONV_H
 #include "turn.h"
+#include "vectors.h"
 #include "ws.h"
 
 #define WS_TILE static inline __attribute__((always_inline))
-#ifdef __AVX512F__
-#define WS_WIDE 64
-#else
-#define WS_WIDE 32
-#endif
 #define INDEX uint8_t
 
 /* Prefetch `count` cache lines, `step` bytes apart, that will be read (or written) soon. */
@@ -26,23 +22,19 @@ WS_TILE void ws_fetch_own(const void *from, const long count, const long step) {
 }
 
 #define REAL float
-#define SUFFIX "ps"
-#define BROADCAST "vbroadcastss"
-#define TO_ALL "1to16"
+#define REAL_BYTES 4
 #define NAME(x) ws_##x##_f32_wide
 #define BYTES WS_WIDE
 #include "conv_tile.h"
 #undef NAME
 #undef BYTES
 #define NAME(x) ws_##x##_f32_narrow
-#define BYTES 32
+#define BYTES WS_NARROW
 #include "conv_tile.h"
 #undef NAME
 #undef BYTES
 #undef REAL
-#undef SUFFIX
-#undef BROADCAST
-#undef TO_ALL
+#undef REAL_BYTES
 
 /* Zero-padded frames, packed weights and pools for one element type; shared_conv*.c defines what is only declared here.
 

@@ -4,23 +4,19 @@
 #include "conv.h"
 
 #define REAL double
-#define SUFFIX "pd"
-#define BROADCAST "vbroadcastsd"
-#define TO_ALL "1to8"
+#define REAL_BYTES 8
 #define NAME(x) ws_##x##_f64_wide
 #define BYTES WS_WIDE
 #include "conv_tile.h"
 #undef NAME
 #undef BYTES
 #define NAME(x) ws_##x##_f64_narrow
-#define BYTES 32
+#define BYTES WS_NARROW
 #include "conv_tile.h"
 #undef NAME
 #undef BYTES
 #undef REAL
-#undef SUFFIX
-#undef BROADCAST
-#undef TO_ALL
+#undef REAL_BYTES
 
 WS_WINDOWS(double, f64)
 WS_POOLS(double, f64, uint8_t, u8)

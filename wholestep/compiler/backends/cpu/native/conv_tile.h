@@ -11,52 +11,13 @@ typedef REAL NAME(vec) __attribute__((vector_size(BYTES)));
 typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 #define V NAME(vec)
 #define LOOSE NAME(loose)
-#if BYTES == 64
-#define REGISTER "v"
-#define REGISTERS 24 /* for accumulators, of 32 */
+#if defined(WS_AVX)
+#include "x86/conv_vector.h"
+#elif defined(WS_NEON)
+#include "arm64/conv_vector.h"
 #else
-#define REGISTER "x" /* narrower vectors have 16 registers, since plans are compiled without avx512vl */
-#define REGISTERS 12
+#include "portable/conv_vector.h"
 #endif
-
-/* sum += x * y, with y in a register (fma) or in memory (fma_at). */
-WS_TILE void NAME(fma)(V *sum, V x, V y) {
-#ifdef __FMA__
-  __asm__("vfmadd231" SUFFIX " %2,%1,%0" : "+" REGISTER(*sum) : REGISTER(x), REGISTER(y));
-#else
-  *sum = *sum + x * y;
-#endif
-}
-WS_TILE void NAME(fma_at)(V *sum, V x, const REAL *p) {
-#ifdef __FMA__
-  __asm__("vfmadd231" SUFFIX " %2,%1,%0" : "+" REGISTER(*sum) : REGISTER(x), "m"(*(const LOOSE *)p));
-#else
-  *sum = *sum + x * *(const LOOSE *)p;
-#endif
-}
-
-WS_TILE V NAME(all)(const REAL *p) {
-#ifdef __FMA__
-  V v; /* volatile: gcc would keep values that neighbouring pixels share in registers, and spill accumulators */
-  __asm__ volatile(BROADCAST " %1,%0" : "=" REGISTER(v) : "m"(*p));
-  return v;
-#else
-  return *p - (V){0};
-#endif
-}
-
-/* sum[v] += *p * y[v]: multiply by one broadcast element. */
-WS_TILE void NAME(spread)(V *sum, const REAL *p, const V *y, const int vectors) {
-#if defined(__AVX512F__) && BYTES == 64
-#pragma GCC unroll 4
-  for (int v = 0; v < vectors; v++)
-    __asm__("vfmadd231" SUFFIX " %2%{" TO_ALL "%},%1,%0" : "+v"(sum[v]) : "v"(y[v]), "m"(*p));
-#else
-  const V x = NAME(all)(p);
-#pragma GCC unroll 4
-  for (int v = 0; v < vectors; v++) NAME(fma)(&sum[v], x, y[v]);
-#endif
-}
 
 /* out[pixel][column] = sum over rows, runs, k of x[row*x_row + run*x_run + pixel*x_pixel + k] * w[row][run][k][column],
    for `pixels` pixels and vectors*WIDTH columns. */
@@ -382,5 +343,4 @@ WS_TILE void NAME(pooled_input)(const int rows, const int length, REAL *out, con
 #undef V
 #undef LOOSE
 #undef WIDTH
-#undef REGISTER
 #undef REGISTERS

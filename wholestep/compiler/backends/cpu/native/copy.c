@@ -1,35 +1,17 @@
 /* Copies rows into memory that a GPU reads next, with several threads and non-temporal stores: the CPU does not read that
    memory again, so caching it would evict what it does read. */
-#include <pthread.h>
-#include <signal.h>
-#include <stdint.h>
-#include <string.h>
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
+#include "platform.h"
+#include "processor.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
 enum { LINE = 64 };                                   /* bytes of a cache line */
-enum { SHORT = 2 * LINE, MOST_THREADS = 8, STACK = 256 << 10 }; /* bytes, threads, bytes */
+enum { SHORT = 2 * LINE, MOST_THREADS = 8 };
 
 /* Copy complete cache lines; `to` is a multiple of LINE. */
-#if defined(__AVX512F__)
 static void copy_lines(char *to, const char *from, long bytes) {
-  for (long i = 0; i < bytes; i += LINE) _mm512_stream_si512((void *)(to + i), _mm512_loadu_si512(from + i));
+  for (long i = 0; i < bytes; i += LINE) ws_stream_line(to + i, from + i);
 }
-#elif defined(__AVX2__)
-static void copy_lines(char *to, const char *from, long bytes) {
-  for (long i = 0; i < bytes; i += LINE) {
-    const __m256i first = _mm256_loadu_si256((const void *)(from + i));
-    const __m256i second = _mm256_loadu_si256((const void *)(from + i + LINE / 2));
-    _mm256_stream_si256((void *)(to + i), first);
-    _mm256_stream_si256((void *)(to + i + LINE / 2), second);
-  }
-}
-#else
-static void copy_lines(char *to, const char *from, long bytes) { memcpy(to, from, (size_t)bytes); }
-#endif
 
 static void copy(char *to, const char *from, long bytes) {
   if (bytes < SHORT) {
@@ -51,7 +33,7 @@ typedef struct {
   long next;
 } job;
 
-static void *work(void *argument) {
+WS_THREAD(work, argument) {
   job *const j = argument;
   for (;;) {
     const long first = __atomic_fetch_add(&j->next, j->step, __ATOMIC_RELAXED);
@@ -61,28 +43,18 @@ static void *work(void *argument) {
     else
       for (long i = first; i < end; i++) copy(j->to + i * j->bytes, j->from + j->rows[i] * j->bytes, j->bytes);
   }
-#ifdef __AVX2__
-  _mm_sfence(); /* non-temporal stores are visible before anybody is notified */
-#endif
-  return NULL;
+  ws_finish_streams();                                /* non-temporal stores are visible before anybody is notified */
+  WS_THREAD_END;
 }
 
 /* Copy rows with up to `threads` threads; if the system can start only some of them, these copy all rows. */
 EXPORT void ws_copy_rows(void *to, const void *from, const int64_t *rows, long count, long bytes, long step,
                          int threads) {
   job j = {to, from, rows, count, bytes, step, 0};
-  pthread_t others[MOST_THREADS - 1];
-  pthread_attr_t small;
-  sigset_t all, before;
+  ws_thread others[MOST_THREADS - 1];
   int started = 0;
   if (threads > MOST_THREADS) threads = MOST_THREADS;
-  sigfillset(&all); /* only Python's own threads handle signals */
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_init(&small);
-  pthread_attr_setstacksize(&small, STACK);
-  while (started < threads - 1 && !pthread_create(&others[started], &small, work, &j)) started++;
-  pthread_attr_destroy(&small);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  while (started < threads - 1 && !ws_start_thread(&others[started], work, &j)) started++;
   work(&j);
-  for (int i = 0; i < started; i++) pthread_join(others[i], NULL);
+  for (int i = 0; i < started; i++) ws_join_thread(others[i]);
 }

@@ -1,7 +1,7 @@
 /* Random initial values of states, vectorized: bit for bit those of compiler/ir/semantics/random.py (Philox, Box-Muller). */
+#include "runtime.h"
 #include "math.h"
 #include "philox.h"
-#include "runtime.h"
 
 /* Uniform values in [0, 1) of elements 4*block .. 4*block + 4*count - 1, under a key that is mixed with the seed. */
 WS_EXPORT void ws_uniforms(uint64_t key, uint64_t step, uint64_t block, long count, double *out) {

@@ -4,34 +4,14 @@
    bit. */
 #include "runtime.h"
 
-#if defined(__AVX2__) && defined(__FMA__)
-#define INLINE static inline __attribute__((always_inline))
+#include "vectors.h"
 
-#ifdef __AVX512F__
-enum {
-  BYTES = 64,                                         /* bytes of a vector */
-  ROWS = 12,                                          /* largest tile: 24 accumulators, 2 of B, 6 spare registers */
-  K_BLOCK = 1024,                                     /* 128 KiB of B in L2: a tile reads 128 bytes in 24 cycles */
-  BLOCK_ROWS = 48,                                    /* a block of A takes 192 KiB of L2 */
-  PACKS_B = 0,                                        /* packing B took 3-10 % longer on Zen 4 with all strides */
-  PACKS_BLOCKS = 1,                                   /* a transposed A is packed 48 rows at a time: [k][48] */
-  PACK_A_STRIDE = 2048, PACK_A_STEP = 1024            /* bytes: such strides map to few sets of L1; 80 -> 98 GFLOP/s */
-};
-#define EACH_ROWS(X, ...) \
-  X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) \
-  X(7, __VA_ARGS__) X(8, __VA_ARGS__) X(9, __VA_ARGS__) X(10, __VA_ARGS__) X(11, __VA_ARGS__) X(12, __VA_ARGS__)
+#if defined(WS_AVX) || defined(WS_NEON)
+#define INLINE static inline __attribute__((always_inline))
+#ifdef WS_AVX
+#include "x86/gemm_sizes.h"
 #else
-enum {
-  BYTES = 32,
-  ROWS = 6,                                           /* registers of a tile: 12 accumulators, 2 of B, 1 of A */
-  K_BLOCK = 256,                                      /* a panel of B takes 16 KiB of L1 (float) */
-  BLOCK_ROWS = 144,                                   /* a block of A has 144 rows x K_BLOCK, in L2 */
-  PACKS_B = 1,
-  PACKS_BLOCKS = 0,                                   /* a transposed A is packed tile by tile: [k][8] */
-  PACK_A_STRIDE = 1024, PACK_A_STEP = sizeof(float)
-};
-#define EACH_ROWS(X, ...) \
-  X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__)
+#include "arm64/gemm_sizes.h"
 #endif
 
 enum {
@@ -44,7 +24,7 @@ enum {
      stay in L1 and many strips read it.  Measured on Zen 4, where L2 hides smaller cases. */
   PACK_B_STRIDE = 64, PACK_B_TILES = 12,
   PACK_A_K = 64, PACK_A_STRIPS = PACKS_BLOCKS ? 2 : 3,
-  PACKED = PACKS_BLOCKS ? BLOCK_ROWS : 8,             /* rows in a packed part of A, which is [k][PACKED] */
+  PACKED = PACKS_BLOCKS ? BLOCK_ROWS : (ROWS + 3) / 4 * 4,             /* rows in a packed part of A, which is [k][PACKED] */
   PACKED_PIECES = PACKS_BLOCKS ? 1 : TILES_IN_BLOCK
 };
 
@@ -87,28 +67,22 @@ static long lines_ahead(const ws_gemm *g) {
 
 #ifndef WS_DOUBLE
 #define REAL float
+#define REAL_BYTES 4
 #define BITS int
-#define SUFFIX "ps"
-#define BROADCAST "vbroadcastss"
-#define TO_ALL "1to16"
 #else                                                 /* see gemm_double.c */
 #define REAL double
+#define REAL_BYTES 8
 #define BITS long long
 #define NAME(x) x##_f64
-#define SUFFIX "pd"
-#define BROADCAST "vbroadcastsd"
-#define TO_ALL "1to8"
 #endif
 #ifdef WS_PAIRS                                       /* each element is a pair of bfloat16: see gemm_half.c */
 #define NAME(x) x##_pairs
-#define MULTIPLY_ADD "vdpbf16ps"
 #define A_PANEL (PANEL / 2)                           /* steps of k per panel of A */
 #else
 #define A_PANEL PANEL
 #ifndef WS_DOUBLE
 #define NAME(x) x##_f32
 #endif
-#define MULTIPLY_ADD "vfmadd231" SUFFIX
 #endif
 #include "gemm_tile.h"
 

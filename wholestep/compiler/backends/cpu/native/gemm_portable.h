@@ -1,15 +1,8 @@
 /* GEMM for a processor without AVX2 and FMA: plain loops over panels of 16 columns, which the compiler vectorizes as it
    can.
-   Bits: one chain over k per element, fused only if the processor has a fast multiply-add. */
-#ifdef __FP_FAST_FMA
-#define MADD_f32(x, y, z) __builtin_fmaf(x, y, z)
-#define MADD_f64(x, y, z) __builtin_fma(x, y, z)
-#else
-#define MADD_f32(x, y, z) ((x) * (y) + (z))
-#define MADD_f64(x, y, z) ((x) * (y) + (z))
-#endif
+   Bits: one chain over k per element, never fused, so that every processor gives the same. */
 
-#define PORTABLE_GEMM(name, REAL, MADD)                                                                  \
+#define PORTABLE_GEMM(name, REAL)                                                                        \
   static inline __attribute__((always_inline)) void                                                      \
   name##_row(const ws_gemm *g, long i, long panel, const int columns, long valid) {                      \
     const REAL *b = (const REAL *)g->b + panel * g->b_p, *a = (const REAL *)g->a + i * g->a_m;            \
@@ -18,7 +11,7 @@
       for (int l = 0; l < valid; l++) sum[l] = c[l];                                                     \
     for (long k = 0; k < g->k; k++) {                                                                    \
       const REAL x = a[k / 16 * g->a_kp + k % 16 * g->a_k], *row = b + k * g->b_k;                        \
-      for (int l = 0; l < (columns ? columns : valid); l++) sum[l] = MADD(x, row[l], sum[l]);             \
+      for (int l = 0; l < (columns ? columns : valid); l++) sum[l] = x * row[l] + sum[l];                 \
     }                                                                                                    \
     for (int l = 0; l < valid; l++) c[l] = sum[l];                                                       \
   }                                                                                                      \
@@ -31,7 +24,7 @@
     }                                                                                                    \
   }
 #ifndef WS_DOUBLE
-PORTABLE_GEMM(ws_gemm_f32, float, MADD_f32)
+PORTABLE_GEMM(ws_gemm_f32, float)
 #else
-PORTABLE_GEMM(ws_gemm_f64, double, MADD_f64)
+PORTABLE_GEMM(ws_gemm_f64, double)
 #endif

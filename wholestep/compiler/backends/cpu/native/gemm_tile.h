@@ -5,7 +5,11 @@
    would spread them over few cache sets or many pages are packed first.
    Invariant: a later block of k continues the chains that are in C, so blocking changes no bit. */
 #define WIDTH (BYTES / (int)sizeof(REAL))
-#include "gemm_vector.h"
+#ifdef WS_AVX
+#include "x86/gemm_vector.h"
+#else
+#include "arm64/gemm_vector.h"
+#endif
 
 /* The operands of one tile.  Strides are in elements; A's k index runs in segments (all of k, or one panel each). */
 typedef struct {
@@ -63,9 +67,8 @@ typedef void NAME(kernel)(NAME(tile) *);
     NAME(run_tile)(t, rows, vectors, masked); \
   }
 #define ENTRY(rows, vectors, masked) NAME(tile_##rows##_##vectors##_##masked),
-/* Table of kernels, [vectors - 1][masked][rows].  With AVX-512 every kernel is masked, since masks have their own registers
-   and cost nothing. */
-#ifdef __AVX512F__
+/* Table of kernels, [vectors - 1][masked][rows].  With AVX-512 every kernel is masked. */
+#if ALWAYS_MASKED
 EACH_ROWS(KERNEL, 1, 1) EACH_ROWS(KERNEL, 2, 1)
 #define KERNELS(vectors) {{0}, {0, EACH_ROWS(ENTRY, vectors, 1)}}
 #else
@@ -140,7 +143,7 @@ static void NAME(strip)(const ws_gemm *g, NAME(tile) *t, const REAL *packed_a, l
   const REAL *b = (const REAL *)g->b + panel * g->b_p + within + k0 * g->b_k;
   REAL *c = (REAL *)g->c + panel * g->c_p + within;
   const REAL *a = (const REAL *)g->a + k0 / A_PANEL * g->a_kp;
-  const int vectors = columns > WIDTH ? 2 : 1, masked = BYTES == 64 || columns % WIDTH != 0;
+  const int vectors = columns > WIDTH ? 2 : 1, masked = ALWAYS_MASKED || columns % WIDTH != 0;
   NAME(kernel) *const *kernels = NAME(kernels)[vectors - 1][masked];
   t->valid = NAME(first)(columns - (vectors - 1) * WIDTH);
   t->b = b, t->b_k = g->b_k, t->b_vector = g->b_p;

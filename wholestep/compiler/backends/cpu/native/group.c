@@ -2,11 +2,9 @@
 
    A collective has four steps: each rank publishes its tensors, waits at a barrier, reads the tensors of the others, and
    waits at a second barrier, after which every rank may overwrite its own tensors. */
-#define _GNU_SOURCE
 #include "group_sums.h"
 #include "runtime.h"
 #include "waiting.h"
-#include <errno.h>
 #include <stdlib.h>
 
 enum {
@@ -37,14 +35,14 @@ typedef struct {
 static int wait_on(const ws_group *group, int phase, double *deadline) {
   team *t = group->engine;
   const int failed = __atomic_load_n(t->failed, __ATOMIC_ACQUIRE);
-  const double now = 1e-9 * (double)now_ns();
+  const double now = 1e-9 * (double)ws_now_ns();
   if (!*deadline) *deadline = now + group->timeout;
   if (failed) return failed;
   if (now >= *deadline) {
     __atomic_store_n(t->failed, ETIMEDOUT, __ATOMIC_RELEASE);
     return ETIMEDOUT;
   }
-  sleep_while(&t->phase, phase, &(struct timespec){0, LOOK_NS});
+  sleep_while(&t->phase, phase, LOOK_NS);
   return 0;
 }
 
@@ -61,9 +59,9 @@ static int meet(ws_group *group) {
   int failed = 0;
   for (long turn = 0; load(&t->phase) == phase && !failed; turn++) {
     if (turn < SPINS) continue;
-    const long begin = now_ns();
+    const int64_t begin = ws_now_ns();
     if (turn >= SPINS + YIELDS || is_busy(begin)) failed = wait_on(group, phase, &deadline);
-    else sched_yield(), end_turn(begin);
+    else ws_yield(), end_turn(begin);
   }
   return failed;
 }

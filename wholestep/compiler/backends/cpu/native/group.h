@@ -10,7 +10,7 @@
 #ifndef WS_GROUP_H
 #define WS_GROUP_H
 #include "ws.h"
-#include <string.h>
+#include "platform.h"
 
 enum { WS_GROUP_F32, WS_GROUP_F64, WS_GROUP_I32, WS_GROUP_I64 };   /* dtype of the elements of a collective */
 

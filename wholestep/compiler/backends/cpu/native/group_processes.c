@@ -4,7 +4,6 @@
 
    Every collective consists of exchanges, in which each rank sends one piece to each other rank (all-to-all).  An
    all-reduce is two exchanges, a reduce-scatter and an all-gather, so that each rank sends 2 (n - 1) / n of the data. */
-#define _GNU_SOURCE
 #include "group_rows.h"
 #include "group_waiting.h"
 #include <stdlib.h>

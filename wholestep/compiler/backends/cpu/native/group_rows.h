@@ -8,7 +8,6 @@
 #ifndef WS_GROUP_ROWS_H
 #define WS_GROUP_ROWS_H
 #include "group_sums.h"
-#include <string.h>
 
 typedef struct {
   const ws_share *shares;

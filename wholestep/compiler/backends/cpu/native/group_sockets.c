@@ -9,10 +9,8 @@
    key of that connection and direction: frames cannot be forged, repeated, left out or taken from another connection.
    Small payloads and payloads of integers, which include Python's own messages, are followed by a tag of their own.  Large
    arrays have none: they are the bytes that TCP delivers between two authenticated headers. */
-#define _GNU_SOURCE
 #include "group.h"
 #include "group_messages.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/uio.h>

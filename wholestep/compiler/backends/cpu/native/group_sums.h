@@ -5,8 +5,6 @@
    Invariant: the tree depends on the number of ranks alone, so every rank computes the same bits. */
 #ifndef WS_GROUP_SUMS_H
 #define WS_GROUP_SUMS_H
-#include <stddef.h>
-#include <stdint.h>
 #include "group.h"
 
 enum { WS_SUM_BLOCK = 512 };                          /* elements */

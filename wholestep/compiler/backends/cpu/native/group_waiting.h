@@ -10,9 +10,6 @@
 #include "group.h"
 #include "group_messages.h"
 #include "waiting.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <unistd.h>
 
 /* The status that a rank publishes to the others of its machine, on its own cache line: `published` counts its exchanges,
    `left` is 1 after it has left the group.  In a mesh also: `waits` is 1 + the number of the rank that it waits for,
@@ -55,24 +52,7 @@ typedef struct {
 
 typedef struct { int looks, slept; double deadline; } patience;
 
-static double now(void) { return 1e-9 * (double)now_ns(); }
-
-/* Has this process ended?  A zombie, which its parent has not reaped yet, counts as ended. */
-static int is_dead(int pid) {
-  char path[32] = "/proc/", text[512];
-  int end = 6, digits = 1;
-  for (int rest = pid; rest >= 10; rest /= 10) digits++;
-  for (int i = digits - 1, rest = pid; i >= 0; i--, rest /= 10) path[end + i] = (char)('0' + rest % 10);
-  strcpy(path + end + digits, "/stat");
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return errno == ENOENT;
-  const ssize_t length = read(file, text, sizeof text - 1);
-  close(file);
-  if (length <= 0) return 1;
-  text[length] = 0;
-  const char *state = strrchr(text, ')');             /* the process name before it may contain any character */
-  return state && state[1] == ' ' && (state[2] == 'Z' || state[2] == 'X');
-}
+static double now(void) { return 1e-9 * (double)ws_now_ns(); }
 
 static sign *shown_by(const engine *e, int number) { return (sign *)e->board[number]; }
 static sign *own_sign(const engine *e) { return shown_by(e, e->numbers[e->group.rank]); }
@@ -90,7 +70,7 @@ static uint64_t awaited_by(const engine *e, const sign *theirs) {
   while (seen(&theirs->looks) == looks && !seen(&theirs->blames)) {
     if (now() > deadline) return 0;
     look_again(e);                                    /* other ranks may be waiting for this rank's counter */
-    nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+    ws_nap(NAP_NS);
   }
   return seen(&theirs->blames) ? seen(&theirs->blames) : seen(&theirs->waits);
 }
@@ -125,21 +105,21 @@ static int fail(engine *e, int error, int rank) {
    expired; the caller must check once more before it fails, since the data may have arrived during the sleep. */
 static int wait_on(const engine *e, patience *p, int rank) {
   if (p->looks++ < e->spins) {
-    PAUSE();
+    ws_pause();
     return 0;
   }
-  const long begin = now_ns();
+  const int64_t begin = ws_now_ns();
   if (p->looks == e->spins + 1) p->deadline = 1e-9 * (double)begin + e->group.timeout;
   if (p->looks < e->spins + YIELDS && !is_busy(begin)) {
-    sched_yield();
+    ws_yield();
     end_turn(begin);
     return 0;
   }
   p->slept = 1;
   if (e->board) show(&own_sign(e)->waits, (uint64_t)e->numbers[rank] + 1), look_again(e);
-  nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+  ws_nap(NAP_NS);
   if (p->looks % PROBES == 0) {
-    if (e->pids[rank] && is_dead(e->pids[rank])) return EPIPE;
+    if (e->pids[rank] && ws_has_ended(e->pids[rank])) return EPIPE;
     if (now() > p->deadline) return ETIMEDOUT;
   }
   return 0;

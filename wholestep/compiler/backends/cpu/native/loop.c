@@ -3,9 +3,7 @@
    Thread 0 prepares a step (sizes, scalars, addresses) while all threads gather its rows; between two barriers all run the
    plan; thread 0 then records the loss and decides whether the loop continues.
    Invariant: `stop` is written between the end of one step and the next barrier only, so all threads leave together. */
-#define _GNU_SOURCE
 #include "loop.h"
-#include <errno.h>
 
 static void step_body(void *step, int id, int threads) {
   const ws_step_call *s = step;
@@ -14,7 +12,7 @@ static void step_body(void *step, int id, int threads) {
 
 int ws_step(const ws_step_call *s) {
   if (!ws_in_bounds(s->bounds, s->bound_count)) return EDOM;
-  unsigned mode = ws_flush_denormals();
+  ws_fp_mode mode = ws_flush_denormals();
   if (s->prologue) s->prologue(s->call);
   ws_tell_step(s->call, s->call->step);
   ws_restore_denormals(mode);

@@ -8,14 +8,9 @@
 #include "group.h"
 #include "order.h"
 #include "runtime.h"
-#include <string.h>
-#include <time.h>
+#include "platform.h"
 
-static inline double ws_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static inline double ws_seconds(void) { return 1e-9 * (double)ws_now_ns(); }
 
 static inline double ws_number(const void *at, int is_double) {
   return is_double ? *(const double *)at : (double)*(const float *)at;

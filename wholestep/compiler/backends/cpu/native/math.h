@@ -6,9 +6,9 @@
 #define WS_MATH_H
 #include <stdint.h>
 #include "philox.h"
+#include "vectors.h"
 
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-#define WS_FMA 1
+#ifdef WS_FMA
 #define WS_MADD_f32(x, y, z) __builtin_fmaf(x, y, z)
 #define WS_MADD_f64(x, y, z) __builtin_fma(x, y, z)
 #else

@@ -2,10 +2,8 @@
 
    A step runs in phases, each a separate program over the same state: one computes the denominators, one processes the
    micro-batches (parts) and accumulates their gradients, one updates.  All of it is one run of the pool. */
-#define _GNU_SOURCE
 #include "loop.h"
 #include "half.h"
-#include <errno.h>
 
 typedef struct {
   ws_micro_batch_loop *loop;

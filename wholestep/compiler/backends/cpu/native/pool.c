@@ -1,12 +1,7 @@
-/* The thread pool, one per process, and its barrier.  A waiting thread spins for a while, then sleeps on a futex:
+/* The thread pool, one per process, and its barrier.  A waiting thread spins for a while, then sleeps:
    waiting.h says why, and for how long.  Thread 0 is the caller; workers stay alive between runs. */
-#define _GNU_SOURCE
 #include "runtime.h"
 #include "waiting.h"
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <unistd.h>
 
 /* The job of one worker, in one cache line, which moves between the cores once per run. */
 typedef struct {
@@ -25,7 +20,7 @@ enum {
 };
 
 static struct {
-  pthread_mutex_t callers;                            /* locked during a run: one run at a time */
+  ws_mutex callers;                                   /* locked during a run: one run at a time */
   int workers;                                        /* workers started so far */
   int cores;
   int spins;                                          /* number of pauses that take about TURN_NS */
@@ -35,22 +30,18 @@ static struct {
   int arrived;
   _Alignas(64) int threads;                           /* threads of the current run; all cores cache this line */
   int spins_now;                                      /* spins in this run; 0 if there are more threads than cores */
-} pool = {.callers = PTHREAD_MUTEX_INITIALIZER};
+} pool = {.callers = WS_MUTEX};
 
-static __thread int inside_run;
-static __thread int apart;                            /* this thread runs a body alone, outside of the pool */
-static __thread int own_id;
+static WS_THREAD_LOCAL int inside_run;
+static WS_THREAD_LOCAL int apart;                            /* this thread runs a body alone, outside of the pool */
+static WS_THREAD_LOCAL int own_id;
 
 static int team(void) { return __atomic_load_n(&pool.threads, __ATOMIC_RELAXED); }
 
 static int note_core(void) {
-#ifdef __linux__
-  int core = sched_getcpu(), *noted = &pool.orders[own_id].core;
+  int core = ws_core(), *noted = &pool.orders[own_id].core;
   if (__atomic_load_n(noted, __ATOMIC_RELAXED) != core) __atomic_store_n(noted, core, __ATOMIC_RELAXED);
   return core;
-#else
-  return -1;
-#endif
 }
 
 /* A busy system may have put two of our threads on one core; there, spinning keeps the other from running (43 us per
@@ -65,20 +56,20 @@ static int core_is_shared(void) {
 static int spins_now(void) { return __atomic_load_n(&pool.spins_now, __ATOMIC_RELAXED); }
 
 static int spin_while(counter *c, int old, int spins) {
-  for (; spins > 0 && load(c) == old; spins--) PAUSE();
+  for (; spins > 0 && load(c) == old; spins--) ws_pause();
   return load(c) == old;
 }
 
 /* How long to stay awake, in ns.  Threads that share a core yield to each other; next to other processes they sleep. */
-static long patience(long limit, int spins, long now) {
+static long patience(long limit, int spins, int64_t now) {
   if (!is_busy(now)) return limit;
   return !spins ? 0 : limit < SHORT_NS ? limit : SHORT_NS;
 }
 
 static int watch_while(counter *c, int old, int spins, long limit) {
-  const long begin = now_ns();
-  for (long now = begin; now - begin < patience(limit, spins, now);) {
-    if (!spins) sched_yield();
+  const int64_t begin = ws_now_ns();
+  for (int64_t now = begin; now - begin < patience(limit, spins, now);) {
+    if (!spins) ws_yield();
     const int waits = spin_while(c, old, spins);
     now = end_turn(now);
     if (!waits) return 0;
@@ -91,11 +82,11 @@ static void wait_while(counter *c, int old, long limit) {
   if (!spin_while(c, old, spins / 4)) return;
   if (core_is_shared()) spins = 0;
   if (!spin_while(c, old, spins) || !watch_while(c, old, spins, limit)) return;
-  while (load(c) == old) sleep_while(c, old, NULL);
+  while (load(c) == old) sleep_while(c, old, -1);
   note_core();
 }
 
-static void *work(void *number) {
+WS_THREAD(work, number) {
   int id = (int)(intptr_t)number;
   order *mine = &pool.orders[id];
   ws_flush_denormals();
@@ -107,57 +98,42 @@ static void *work(void *number) {
     mine->body(mine->argument, id, mine->threads);
     advance(&pool.done);
   }
-  return NULL;
+  WS_THREAD_END;
 }
 
 /* A pause takes 10 to 150 cycles, depending on the processor: measure it, the best of three because of interrupts. */
 static int spins_in(long ns) {
-  long best = 1000000000L;
+  int64_t best = 1000000000;
   for (int attempt = 0; attempt < 3; attempt++) {
-    long begin = now_ns();
-    for (int i = 0; i < 200; i++) PAUSE(), (void)load(&pool.done);
-    long took = now_ns() - begin;
+    const int64_t begin = ws_now_ns();
+    for (int i = 0; i < 200; i++) ws_pause(), (void)load(&pool.done);
+    const int64_t took = ws_now_ns() - begin;
     if (took < best) best = took;
   }
   return (int)(200 * ns / (best > 0 ? best : 1)) + 1;
 }
 
-static int available_cores(void) {
-#ifdef __linux__
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-#endif
-  long count = sysconf(_SC_NPROCESSORS_ONLN);
-  return count > 0 ? (int)count : 1;
-}
-
-static void before_fork(void) { pthread_mutex_lock(&pool.callers); }
-static void after_fork_in_parent(void) { pthread_mutex_unlock(&pool.callers); }
+static void before_fork(void) { ws_lock(&pool.callers); }
+static void after_fork_in_parent(void) { ws_unlock(&pool.callers); }
 static void after_fork_in_child(void) {               /* only the forking thread survives: no workers, no waiters */
-  pthread_mutex_init(&pool.callers, NULL);
+  pool.callers = (ws_mutex)WS_MUTEX;
   pool.workers = 0;
   for (int i = 0; i < WS_MAX_THREADS; i++) pool.orders[i].start = (counter){0};
   pool.done = pool.phase = (counter){0};
   pool.arrived = 0;
 }
 
-__attribute__((constructor)) static void prepare_for_forks(void) {
-  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+WS_AT_LOAD static void prepare_for_forks(void) {
+  ws_at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-/* Start workers with all signals blocked, so that only Python's own threads handle signals. */
 static int start_workers(int wanted) {
-  if (pool.workers >= wanted) return 0;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = 0;
   while (pool.workers < wanted && !error) {
-    pthread_t thread;
-    error = pthread_create(&thread, NULL, work, (void *)(intptr_t)(pool.workers + 1));
-    if (!error) pthread_detach(thread), pool.workers++;
+    ws_thread thread;
+    error = ws_start_thread(&thread, work, (void *)(intptr_t)(pool.workers + 1));
+    if (!error) ws_detach_thread(thread), pool.workers++;
   }
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
   return error;
 }
 
@@ -175,7 +151,7 @@ static void run_locked(ws_body body, void *argument, int threads) {
     theirs->body = body, theirs->argument = argument, theirs->threads = threads;
     advance(&theirs->start);
   }
-  unsigned mode = ws_flush_denormals();
+  ws_fp_mode mode = ws_flush_denormals();
   inside_run = 1;
   note_core();
   body(argument, 0, threads);
@@ -185,7 +161,7 @@ static void run_locked(ws_body body, void *argument, int threads) {
 }
 
 static int run_apart(ws_body body, void *argument) {
-  unsigned mode = ws_flush_denormals();
+  ws_fp_mode mode = ws_flush_denormals();
   inside_run = apart = 1;
   body(argument, 0, 1);
   inside_run = apart = 0;
@@ -197,11 +173,11 @@ int ws_pool_run(ws_body body, void *argument, int threads) {
   if (threads != WS_BESIDE && (threads < 1 || threads > WS_MAX_THREADS)) return EINVAL;
   if (inside_run) return EDEADLK;
   if (threads == WS_BESIDE) return run_apart(body, argument);
-  pthread_mutex_lock(&pool.callers);
-  if (!pool.cores) pool.cores = available_cores(), pool.spins = spins_in(TURN_NS);
+  ws_lock(&pool.callers);
+  if (!pool.cores) pool.cores = ws_cores(), pool.spins = spins_in(TURN_NS);
   int error = start_workers(threads - 1);
   if (!error) run_locked(body, argument, threads);
-  pthread_mutex_unlock(&pool.callers);
+  ws_unlock(&pool.callers);
   return error;
 }
 

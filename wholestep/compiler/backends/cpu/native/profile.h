@@ -4,29 +4,23 @@
    synchronisation.  Invariant: a full log drops events and never writes past its room. */
 #ifndef WS_PROFILE_H
 #define WS_PROFILE_H
-#include <time.h>
+#include "platform.h"
 
 typedef struct {
-  long kernel;                          /* id of the kernel in the plan, or -1 for the wait at a barrier */
-  long begin, end;                      /* ns of CLOCK_MONOTONIC */
+  int64_t kernel;                       /* id of the kernel in the plan, or -1 for the wait at a barrier */
+  int64_t begin, end;                   /* ns of ws_now_ns */
 } ws_event;
 
 /* One log per thread, on its own cache lines; the reader sets `events` and `room`, and reads `count` events. */
 typedef struct {
   _Alignas(64) ws_event *events;
-  long room, count;
+  int64_t room, count;
 } ws_event_log;
 
 WS_EXPORT ws_event_log ws_events[64];
 
-static inline long ws_clock(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000000000L + now.tv_nsec;
-}
-
-static inline void ws_note(int id, long kernel, long begun) {
+static inline void ws_note(int id, long kernel, int64_t begun) {
   ws_event_log *log = &ws_events[id];
-  if (log->count < log->room) log->events[log->count++] = (ws_event){kernel, begun, ws_clock()};
+  if (log->count < log->room) log->events[log->count++] = (ws_event){kernel, begun, ws_now_ns()};
 }
 #endif

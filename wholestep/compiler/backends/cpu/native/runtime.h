@@ -4,6 +4,8 @@
    their structures and signatures are part of the interface with Python. */
 #ifndef WS_RUNTIME_H
 #define WS_RUNTIME_H
+#include "platform.h"
+#include "processor.h"
 #include "ws.h"
 
 #define WS_EXPORT __attribute__((visibility("default")))
@@ -19,24 +21,6 @@ enum { WS_BESIDE = 1 << 16 };
 WS_EXPORT int ws_pool_run(ws_body body, void *argument, int threads);
 /* Wait until every thread of the current run has arrived. */
 WS_EXPORT void ws_barrier(void);
-
-/* Inside a run subnormals count as zero, as in XLA: a memorized batch must not become slow. */
-static inline unsigned ws_flush_denormals(void) {
-#if defined(__x86_64__)
-  unsigned before = __builtin_ia32_stmxcsr();
-  __builtin_ia32_ldmxcsr(before | 0x8040u);           /* FTZ and DAZ */
-  return before;
-#else
-  return 0;
-#endif
-}
-static inline void ws_restore_denormals(unsigned before) {
-#if defined(__x86_64__)
-  __builtin_ia32_ldmxcsr(before);
-#else
-  (void)before;
-#endif
-}
 
 WS_EXPORT void ws_gemm_f32(const ws_gemm *);
 WS_EXPORT void ws_gemm_f64(const ws_gemm *);
@@ -80,7 +64,7 @@ typedef struct {
   ws_input *inputs;
   const int64_t *order;                               /* WS_EXPLICIT: the row at each position of the epoch */
   const void *loss;                                   /* the loss of a step, float or double */
-  const void *refused;                                /* output that is nonzero if a step changed nothing, or NULL */
+  const void *refused;                                /* output that is nonzero if a step was skipped, or NULL */
   double *losses;                                     /* one per step done here */
   double *step_scalar;                                /* set to call->step before each prologue, or NULL */
   uint64_t order_seed, order_epoch;                   /* WS_SHUFFLED: as ws_order */
@@ -113,7 +97,7 @@ typedef struct {
   ws_entry_fn entry;
   ws_call *call;
   long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* dims: rows of part, before it, of the step; parts */
-  long *own_dim, *whole_dim;                          /* dims: rows of lower ranks in the part, and of all ranks */
+  long *own_dim, *whole_dim;                          /* dims: a part's rows on lower ranks, on all ranks */
   double *step_scalar;
   ws_input *inputs;
   const ws_copy *copies;

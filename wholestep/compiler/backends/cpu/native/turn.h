@@ -2,8 +2,31 @@
    Rows of the source are `row` elements apart, those of the result 16.  Values are moved, never computed. */
 #ifndef WS_TURN_H
 #define WS_TURN_H
+#include "vectors.h"
 #include "ws.h"
 
+#ifdef WS_NEON
+/* Transpose 4 x 4 elements: interleave pairs of rows, then exchange halves. */
+typedef float ws_v4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int ws_i4 __attribute__((vector_size(16)));
+static inline void ws_turn_4x4(float *restrict to, const float *restrict from, long row) {
+  typedef float v4 __attribute__((vector_size(16)));
+  v4 x[4], y[4];
+  for (int i = 0; i < 4; i++) x[i] = *(const ws_v4 *)(from + row * i);
+  for (int i = 0; i < 4; i += 2) {
+    y[i] = WS_SHUFFLE(ws_i4, x[i], x[i + 1], 0, 4, 2, 6);
+    y[i + 1] = WS_SHUFFLE(ws_i4, x[i], x[i + 1], 1, 5, 3, 7);
+  }
+  for (int i = 0; i < 2; i++) {
+    *(ws_v4 *)(to + 16 * i) = WS_SHUFFLE(ws_i4, y[i], y[i + 2], 0, 1, 4, 5);
+    *(ws_v4 *)(to + 16 * (i + 2)) = WS_SHUFFLE(ws_i4, y[i], y[i + 2], 2, 3, 6, 7);
+  }
+}
+static inline void ws_turn_8x8(float *restrict to, const float *restrict from, long row) {
+  ws_turn_4x4(to, from, row), ws_turn_4x4(to + 4, from + 4 * row, row);
+  ws_turn_4x4(to + 64, from + 4, row), ws_turn_4x4(to + 68, from + 4 + 4 * row, row);
+}
+#else
 typedef float ws_v8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int ws_i8 __attribute__((vector_size(32)));
 /* Interleave two vectors by single elements, by pairs of elements or by halves: the low and the high part of the result. */
@@ -38,6 +61,7 @@ static inline void ws_turn_8x8(float *restrict to, const float *restrict from, l
     *(ws_v8 *)(to + 16 * (i + 4)) = WS_HIGH_HALVES(x[i], x[i + 4]);
   }
 }
+#endif
 
 static inline void ws_turn_16x16(float *restrict to, const float *restrict from, long row) {
   ws_turn_8x8(to, from, row), ws_turn_8x8(to + 8, from + 8 * row, row);

@@ -6,6 +6,9 @@
    same axis give a thread the same elements, and need no barrier between them. */
 #ifndef WS_H
 #define WS_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* for platform/linux.h: has to be defined before any system header */
+#endif
 #include <stddef.h>
 #include <stdint.h>
 

@@ -74,7 +74,7 @@ class KernelAccesses:
     def traversals_by_load(self, axis: int, load: Load) -> frozenset[Traversal]:
         buffer, extent = self.buffers[load.buffer], self.kernel.axes[axis]
         shape, traversals = buffer.type.shape, set[Traversal]()
-        if unit := native_granule(self.kernel):  # partitioned in a unit that no other kernel uses
+        if unit := native_granule(self.kernel):  # a native routine with its own unit of work
             dims = [d for d, i in enumerate(load.index) if i.plain == axis and load.shape == shape]
             return frozenset((f"dimension in {unit}s", d) for d in dims)
         for d, index in enumerate(load.index):

@@ -31,7 +31,7 @@ def panel_terms(w: CStyleWriter, load: Load, panels: Mapping[int, tuple[str, str
 
 
 def pair_terms(w: CStyleWriter, load: Load) -> list[str]:
-    """Terms of the offset in a matrix stored in pairs: panels with two rows interleaved."""
+    """The terms of an element's offset in a matrix of panels whose rows are interleaved in pairs."""
     rows, columns = load.shape
     assert isinstance(rows, int), f"a matrix in pairs has a constant number of rows, not {rows}"
     assert isinstance(columns, int), f"a matrix in pairs has a constant number of columns, not {columns}"

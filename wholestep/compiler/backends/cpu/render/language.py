@@ -121,12 +121,15 @@ def cast_text(value: str, of: DType, to: DType) -> str:
 
 C = Language(STORED, LOCAL, OPS, literal, cast_text)
 
-# The scalar prologue computes in double, with the C library's functions; {0}, {1}, {2} are the arguments.
-_FUNCTIONS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor", "tanh", "atan")
+# The scalar prologue computes in double; {0}, {1}, {2} are the arguments.  Its functions are our own (math_f64.h,
+# math_prologue.h): those of C libraries differ in their last bits, and an exported step has none.
+_FUNCTIONS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "erf", "tanh", "atan", "sigmoid")
+_OF_PROLOGUE = ("sin", "cos", "floor")
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "ratio": "/"}
 _COMPARE = {"less": "<", "less_equal": "<=", "equal": "==", "not_equal": "!="}
 HOST: dict[str, str] = {
-    **{name: f"__builtin_{name}({{0}})" for name in _FUNCTIONS},
+    **{name: f"ws_{name}_f64({{0}})" for name in _FUNCTIONS},
+    **{name: f"ws_prologue_{name}({{0}})" for name in _OF_PROLOGUE},
     **{name: f"({{0}} {symbol} {{1}})" for name, symbol in _INFIX.items()},
     **{name: f"(double)({{0}} {symbol} {{1}})" for name, symbol in _COMPARE.items()},
     "neg": "(-{0})",
@@ -134,12 +137,11 @@ HOST: dict[str, str] = {
     "sign": "ws_sign_f64({0})",
     "recip": "(1.0 / {0})",
     "relu": "({0} <= 0 ? 0.0 : {0})",
-    "sigmoid": "(1.0 / (1.0 + __builtin_exp(-{0})))",
-    "pow": "__builtin_pow({0}, {1})",
+    "pow": "ws_prologue_pow({0}, {1})",
     "maximum": "ws_max_f64({0}, {1})",
     "minimum": "ws_min_f64({0}, {1})",
-    "mod": "ws_mod_f64({0}, {1})",
-    "floor_divide": "({1} == 0 ? 0.0 : __builtin_floor({0} / {1}))",
+    "mod": "ws_prologue_mod({0}, {1})",
+    "floor_divide": "({1} == 0 ? 0.0 : ws_prologue_floor({0} / {1}))",
     **{
         f"bitwise_{n}": f"(double)((int64_t){{0}} {s} (int64_t){{1}})"
         for n, s in (("and", "&"), ("or", "|"), ("xor", "^"))

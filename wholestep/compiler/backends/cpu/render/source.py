@@ -90,7 +90,7 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> CSource:
         )
     notes = '#include "profile.h"\n\n' if profile else ""
     barrier = with_timestamps("call->api->barrier();", BARRIER, profile)
-    begin = prelude(["ws.h", "reduce.h", "turn.h", *headers(plan)])
+    begin = prelude(["ws.h", "reduce.h", "turn.h", "math_prologue.h", *headers(plan)])
     host = "\n\n".join([prologue(plan, prefix), refresh(plan, prefix)])
     return CSource(begin, tuple(texts), notes + entry(plan, calls, prefix, barrier), host)
 
@@ -110,7 +110,7 @@ def with_timestamps(statement: str, what: int, profile: bool) -> str:
     """A statement, with `profile` between time stamps that are recorded under a kernel's id."""
     if not profile:
         return statement
-    return f"{{ const long begun = ws_clock(); {statement} ws_note(id, {what}, begun); }}"
+    return f"{{ const int64_t begun = ws_now_ns(); {statement} ws_note(id, {what}, begun); }}"
 
 
 def pointer(buffer: Buffer, position: Mapping[int, int]) -> str:

@@ -29,12 +29,6 @@ PARTS = {
 # Functions that kernels of many plans call, by the header that declares them: compiled once, linked with these plans.
 SHARED = {"reduce.h": "shared_reduce.c", "conv.h": "shared_conv.c", "conv_f64.h": "shared_conv_f64.c"}
 SHARED_SUFFIX = ".o"
-# Headers that only the library includes; a plan may include every other header, so those are part of its cache key.
-LIBRARY_HEADERS = frozenset(
-    {"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h", "loop.h"}
-    | {"group_sums.h", "group_rows.h", "group_waiting.h", "group_messages.h", "waiting.h"}
-)
-
 # No -ffast-math: bits are a contract.  Contraction is off, so that a multiply-add is fused only where it is written.
 # -fno-trapping-math and -fno-math-errno change no value; they permit vectorization of branch-free code.
 # zig cc adds UBSan below -O2, and a shared object does not contain its runtime.
@@ -70,7 +64,9 @@ TARGET_FLAGS: Mapping[str, tuple[str, ...]] = {
     "cpu/avx512bf16": ("-mavx512bf16", *_AVX512),
     "cpu/avx512": _AVX512,
     "cpu/avx2": _AVX2,
-    "cpu/portable": ("-Wno-psabi",),  # 32-byte vectors without AVX are safe: no function passes them to another one
+    "cpu/neon": (),
+    # 32-byte vectors without AVX are safe: no function passes them to another one.
+    "cpu/portable": ("-DWS_PORTABLE", "-Wno-psabi"),
 }
 
 
@@ -166,7 +162,7 @@ def _is_zig(command: Sequence[str]) -> bool:
 def _zig_target() -> tuple[str, str]:
     """zig's name of the target; without it, zig ignores our flags and compiles for exactly this machine."""
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    system = {"linux": "linux-gnu", "darwin": "macos"}.get(sys.platform, sys.platform)
+    system = {"linux": "linux-gnu", "darwin": "macos", "win32": "windows-gnu"}.get(sys.platform, sys.platform)
     return "-target", f"{machine}-{system}"
 
 
@@ -201,12 +197,12 @@ def compile_c(
 ) -> Path:
     """The shared object of a plan's C `source` for a target by name: from the cache, or compiled and cached.
 
-    The source may include every header of `native` that is not internal to the library; their text is part of the key.
+    The source may include every header of `native`; their text is part of the key.
     `files` is the same program divided into several files, which are compiled in parallel.
     """
     compiler = compiler or find_compiler()
     cache = cache or ContentStore()
-    key = key_of("plan", source, *_plan_headers(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
+    key = key_of("plan", source, *native_texts(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
 
     def compile_plan() -> bytes:
         compile_counter.value += 1
@@ -218,15 +214,15 @@ def compile_c(
 
 
 @lru_cache(maxsize=1)
-def _plan_headers() -> tuple[str, ...]:
-    headers = [path for path in NATIVE.glob("*.h") if path.name not in LIBRARY_HEADERS]
-    files = sorted([*headers, *(NATIVE / name for name in SHARED.values())])
-    return tuple(text for path in files for text in (path.name, path.read_text()))
+def native_texts() -> tuple[str, ...]:
+    """The names and texts of all headers, and of the functions that plans share: part of every key."""
+    files = sorted([*NATIVE.rglob("*.h"), *(NATIVE / name for name in SHARED.values())])
+    return tuple(text for path in files for text in (path.relative_to(NATIVE).as_posix(), path.read_text()))
 
 
 def shared_object(name: str, cache: ContentStore, compiler: CCompiler, target: str) -> Path:
     """The object file of functions that plans share, to be linked with them: from the cache, or compiled."""
-    key = key_of("shared", name, *_plan_headers(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
+    key = key_of("shared", name, *native_texts(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
 
     def compile_shared() -> bytes:
         from wholestep.compiler.runtime.build_folder import build_folder  # a start from the cache compiles nothing
@@ -251,7 +247,7 @@ def run_compiler(
     with build_folder() as folder:
         for name, text in sources.items():
             Path(folder, name).write_text(text)
-        names = [name for name in sources if name.endswith(".c")]
+        names = list(sources)
         with inner_span("gcc"), on_one_thread():  # limits BLAS in a thread that evaluates the step meanwhile
             if len(names) == 1:
                 inputs = [names[0], *(str(build()) for build in shared)]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from wholestep import platforms
 from wholestep.compiler.backend import IndexRefusedError
 from wholestep.compiler.backends.cpu.runtime.compiler import (
     EVERY_FLAG,
-    LIBRARY_HEADERS,
     NATIVE,
     OBJECT_SUFFIX,
     PARTS,
@@ -23,6 +23,7 @@ from wholestep.compiler.backends.cpu.runtime.compiler import (
     compile_counter,
     find_compiler,
     flags_of,
+    native_texts,
     run_compiler,
 )
 from wholestep.compiler.ir.semantics import random
@@ -243,7 +244,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.dll = ctypes.CDLL(os.fspath(path))
+        self.dll = platforms.load_code(path)
         self.api: int = ctypes.addressof(ctypes.c_byte.in_dll(self.dll, "ws_api_table"))
         self.gemm_f32 = self._function("ws_gemm_f32", None, POINTER(Gemm))
         self.parts: dict[str, Part] = {}  # loaded when a plan needs them
@@ -299,7 +300,7 @@ class Part:
     """Products that the base library lacks; they are added to the function table that plans use."""
 
     def __init__(self, name: str, path: Path, library: Library) -> None:
-        self.dll, self.library = ctypes.CDLL(os.fspath(path)), library  # kept alive: a part may call its products
+        self.dll, self.library = platforms.load_code(path), library  # kept alive: a part may call its products
         self.functions = {function: getattr(self.dll, f"ws_{function}") for function in FUNCTIONS[name]}
         for function, argument in FUNCTIONS[name].items():
             self.functions[function].restype, self.functions[function].argtypes = None, [POINTER(argument)]
@@ -330,9 +331,8 @@ def check(error: int, threads: int) -> None:
 
 
 def library_sources(part: str = "") -> dict[str, str]:
-    """The text of every source file of the library, or of one of its parts, by name."""
-    compiled = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - NO_LIBRARY
-    names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h", "philox.h", "group.h"} | ({INCLUDED} if part else set())
+    """The text of every file that is compiled for the library, or for one of its parts, by name."""
+    names = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - NO_LIBRARY
     order = sorted(names, key=lambda name: (name != INCLUDED, name))  # the slowest file is compiled first
     return {name: (NATIVE / name).read_text() for name in order}
 
@@ -340,10 +340,9 @@ def library_sources(part: str = "") -> dict[str, str]:
 def build_library(cache: ContentStore, compiler: CCompiler, target: str, part: str = "") -> Path:
     """The shared object of the library for a target by name, or of one of its parts, cached."""
     sources = library_sources(part)
-    texts = [text for pair in sources.items() for text in pair]
+    texts = [*(text for pair in sources.items() for text in pair), (NATIVE / INCLUDED).read_text(), *native_texts()]
     key = key_of("library", part, *texts, *EVERY_FLAG, *flags_of(target), compiler.fingerprint)
-    compiled = {name: text for name, text in sources.items() if not part or name != INCLUDED}
-    return cache.get_or_compute(key, OBJECT_SUFFIX, lambda: run_compiler(compiler, target, compiled))
+    return cache.get_or_compute(key, OBJECT_SUFFIX, lambda: run_compiler(compiler, target, sources))
 
 
 _loaded: dict[str, Library] = {}  # by target name: products of `cpu/portable` have other bits than the others'
@@ -356,7 +355,7 @@ def _after_fork() -> None:
     _loading = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+platforms.after_fork(_after_fork)
 
 
 def is_loaded(target: str) -> bool:
@@ -382,7 +381,7 @@ def add_part(library: Library, name: str, path: Path) -> None:
 
 def load_plan_object(path: Path) -> tuple[int | None, int]:
     """Load a plan's shared object; returns the addresses of its `ws_prologue` (None without one) and `ws_entry`."""
-    plan = ctypes.CDLL(os.fspath(path))
+    plan = platforms.load_code(path)
     entry = ctypes.cast(plan.ws_entry, c_void_p).value
     assert entry is not None
     prologue = ctypes.cast(plan.ws_prologue, c_void_p).value if hasattr(plan, "ws_prologue") else None

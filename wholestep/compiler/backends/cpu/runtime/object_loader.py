@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wholestep import platforms
 from wholestep.compiler.backends.cpu.runtime import library as native
 from wholestep.compiler.backends.cpu.runtime.compiler import OBJECT_SUFFIX, CCompiler, compile_c, find_compiler
 from wholestep.compiler.ir.types import DType
@@ -49,7 +48,7 @@ class PlanCode:
         for name, part in parts.items():
             native.add_part(self.library, name, part.result())
         self.prologue, self.entry = native.load_plan_object(self.path)
-        code = ctypes.CDLL(os.fspath(self.path))  # the same handle: an object is loaded once per process
+        code = platforms.load_code(self.path)  # the same handle: an object is loaded once per process
         self.refresh = code.ws_refresh if hasattr(code, "ws_refresh") else None
         if self.refresh is not None:
             self.refresh.restype = None

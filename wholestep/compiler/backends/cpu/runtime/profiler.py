@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import os
-from ctypes import c_long
+from ctypes import c_int64
 from dataclasses import dataclass
 from pathlib import Path
 
+from wholestep import platforms
 from wholestep.compiler.runtime.threads import MAX_THREADS
 
 ROOM = 1 << 16  # events per thread between two calls of `take`
 
 
 class NativeEvent(ctypes.Structure):
-    _fields_ = (("kernel", c_long), ("begin", c_long), ("end", c_long))
+    _fields_ = (("kernel", c_int64), ("begin", c_int64), ("end", c_int64))
 
 
 class NativeLog(ctypes.Structure):
@@ -22,8 +22,8 @@ class NativeLog(ctypes.Structure):
 
     _fields_ = (
         ("events", ctypes.POINTER(NativeEvent)),
-        ("room", c_long),
-        ("count", c_long),
+        ("room", c_int64),
+        ("count", c_int64),
         ("padding", ctypes.c_char * 40),
     )
 
@@ -48,7 +48,7 @@ class KernelLog:
     row = "thread"  # events are listed per thread
 
     def __init__(self, path: Path, threads: int) -> None:
-        self._logs = (NativeLog * MAX_THREADS).in_dll(ctypes.CDLL(os.fspath(path)), "ws_events")
+        self._logs = (NativeLog * MAX_THREADS).in_dll(platforms.load_code(path), "ws_events")
         self._rooms = [(NativeEvent * ROOM)() for _ in range(threads)]
 
     def clear(self) -> None:

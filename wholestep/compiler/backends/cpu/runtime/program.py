@@ -57,7 +57,8 @@ class CpuProgram(NativeProgram):
         super().__init__(plan)
         self._place, self._state, self._group = place, place.state, group
         self._memory = place.memory or MEMORY
-        self.threads = native.CALLING_THREAD if place.apart else place.where.threads
+        alone = place.apart or place.where.threads == 1  # steps on one thread run on the caller's, without the pool
+        self.threads = native.CALLING_THREAD if alone else place.where.threads
         self._parts: Mapping[str, StateMemory] = {}
         if parts := [b for b in plan.buffers if b.space is Space.STATE and b.is_part]:
             from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most programs need none

@@ -24,12 +24,12 @@ class MeshAxis:
 
     @staticmethod
     def of_batch(batch: str) -> MeshAxis:
-        """The data axis, for batches of this symbolic size."""
+        """The data axis of the mesh; `batch` is the symbol of the batch size."""
         return MeshAxis(DATA, batch=batch)
 
     @staticmethod
     def of_ranks(ranks: int) -> MeshAxis:
-        """The model axis with this many ranks."""
+        """The model axis of the mesh."""
         return MeshAxis(MODEL, ranks=ranks)
 
     def mentions(self, extent: Extent) -> bool:
@@ -89,7 +89,7 @@ class SumOfRatios:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Any other dependence on the ranks' parts; `blame` caused it, `reason` is a verb phrase for the error."""
+    """None of the other placements fits.  The node `blame` is the cause; the error says: `blame` `reason`."""
 
     blame: Node
     reason: str

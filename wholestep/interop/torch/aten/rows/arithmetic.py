@@ -1,4 +1,4 @@
-"""Elementwise ops of several tensors, and conditions, that `functions.py` cannot express as one function of ours."""
+"""Elementwise ops of several tensors, and conditions, that `functions.py` cannot express as one Wholestep function."""
 
 from __future__ import annotations
 

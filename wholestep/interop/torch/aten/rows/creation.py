@@ -82,7 +82,7 @@ def _native_dropout(r: AtenRecorder, x: Any, p: float, train: Any = True) -> tup
 
 
 def _drop(r: AtenRecorder, x: Tensor, p: float) -> Tensor:
-    """Dropout; what `eval()` does not switch off, F.dropout(x, p) without `training=`, is active in predict too."""
+    """Dropout that `eval()` does not switch off, F.dropout(x, p) without `training=`: `predict` drops elements too."""
     if r.mode == "train":
         return ws.dropout(x, p)
     draw = ws.random_uniform(r.graph, x.shape)

@@ -1,4 +1,4 @@
-"""Elementwise ops of one tensor and activations that `functions.py` cannot express as one function of ours."""
+"""Elementwise ops of one tensor and activations that `functions.py` cannot express as one Wholestep function."""
 
 from __future__ import annotations
 

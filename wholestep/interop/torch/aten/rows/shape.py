@@ -73,7 +73,7 @@ def _slice(r: AtenRecorder, x: Any, dim: int = 0, start: Any = None, end: Any = 
 
 
 def _numbers(r: AtenRecorder, at: int, start: Any, end: Any, size: int) -> tuple[Any, Any]:
-    """Slice bounds that depend on a symbol, for an axis of known size: derived from the size of the result."""
+    """The bounds of a slice along an axis of known size; a symbolic bound is derived from the size of the result."""
     count = r.fixed(r.shape[at], "the size of the slice")
     if isinstance(start, Dim):
         return (size - count if end is None else end - count), end

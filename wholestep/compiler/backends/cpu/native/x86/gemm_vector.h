@@ -7,6 +7,20 @@ typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)
 #define V NAME(vec)
 #define LOOSE NAME(loose)
 #define MASK NAME(mask)
+#if REAL_BYTES == 4
+#define SUFFIX "ps"
+#define BROADCAST "vbroadcastss"
+#define TO_ALL "1to16"
+#else
+#define SUFFIX "pd"
+#define BROADCAST "vbroadcastsd"
+#define TO_ALL "1to8"
+#endif
+#ifdef WS_PAIRS
+#define MULTIPLY_ADD "vdpbf16ps"
+#else
+#define MULTIPLY_ADD "vfmadd231" SUFFIX
+#endif
 
 #ifdef __AVX512F__
 typedef unsigned short NAME(mask);
@@ -24,7 +38,7 @@ INLINE void NAME(multiply)(V *sum, const REAL *p, const V *y, const int vectors)
 #else
 typedef BITS NAME(mask) __attribute__((vector_size(BYTES)));
 static MASK NAME(first)(long columns) {
-  MASK mask;
+  MASK mask = {0};
   for (int l = 0; l < WIDTH; l++) mask[l] = l < columns ? -1 : 0;
   return mask;
 }

@@ -1,0 +1,175 @@
+"""Run plans of ARM64 under qemu: a program of the plan's C, the runtime and main.c, for Linux.
+
+`Emulated` takes what `tests.compiler.native.Loaded` takes; `emulated_cpu` is a device of sessions that runs steps so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.compiler.native import FENCE, Flat, Ran, assert_fences_stand, memory_of, results_of, scalars_of
+from wholestep.compiler.backend import LoadContext
+from wholestep.compiler.backends.cpu.render.source import render
+from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, PARTS, SHARED, CCompiler
+from wholestep.compiler.backends.cpu.runtime.device import CpuDevice
+from wholestep.compiler.backends.cpu.runtime.program import CpuProgram
+from wholestep.compiler.devices import register, unregister
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.model.kernel import Plan, Space
+from wholestep.compiler.target import Target
+
+LIBRARY = ("gemm.c", "pool.c", "loop.c", "group.c", PARTS["double"], PARTS["half"], *SHARED.values())
+INSTALL = "apt-get install qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+
+
+@functools.cache
+def emulator() -> str | None:
+    return shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+
+
+@functools.cache
+def cross_compiler() -> tuple[str, ...] | None:
+    """gcc for ARM64, else zig."""
+    gcc = shutil.which("aarch64-linux-gnu-gcc")
+    if gcc is not None:
+        return gcc, "-O1"
+    zig = sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl", "-O1"
+    return zig if find_spec("ziglang") else None
+
+
+needs_arm64 = pytest.mark.skipif(
+    emulator() is None or cross_compiler() is None, reason=f"needs qemu and a compiler for ARM64: {INSTALL}"
+)
+
+
+def compile_arm64(target: str, files: Sequence[str], folder: Path) -> list[str]:
+    """Object files of C files that are in `folder` or in the package."""
+    compiler = CCompiler(cross_compiler() or (), "cross")
+    for name in files:
+        source = folder / name if (folder / name).exists() else NATIVE / name
+        _call([*compiler.call(target, name), "-c", str(source), "-o", str(folder / f"{name}.o")])
+    return [str(folder / f"{name}.o") for name in files]
+
+
+def _call(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+
+
+@functools.cache
+def runtime(target: str) -> tuple[list[str], tempfile.TemporaryDirectory[str]]:
+    """The object files of the runtime and of main.c, compiled once per process; the folder lives as long."""
+    folder = tempfile.TemporaryDirectory(prefix="wholestep-arm64-")
+    shutil.copy(Path(__file__).with_name("main.c"), folder.name)
+    return compile_arm64(target, ["main.c", *LIBRARY], Path(folder.name)), folder
+
+
+class Emulated:
+    """A plan for ARM64 as a program that qemu runs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.folder = plan, tempfile.TemporaryDirectory(prefix="wholestep-arm64-")
+        here = Path(self.folder.name)
+        (here / "plan.c").write_text(render(plan))
+        self.program = str(here / "program")
+        objects = [*compile_arm64(plan.target, ["plan.c"], here), *runtime(plan.target)[0]]
+        _call([*(cross_compiler() or ()), "-static", *objects, "-o", self.program, "-lm", "-pthread"])
+
+    def run(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        state: Mapping[str, np.ndarray],
+        sizes: Mapping[str, int],
+        scalars: Mapping[str, float] | None = None,
+        threads: int = 2,
+        seed: int = 0,
+        step: int = 0,
+    ) -> Ran:
+        memory = memory_of(self.plan, inputs, state)
+        dims, values = [sizes[s] for s in self.plan.symbols], scalars_of(self.plan, step, scalars)
+        arena, work = self.execute(list(memory.values()), dims, values, threads, seed, step)
+        assert_fences_stand(self.plan, {Space.ARENA: arena, Space.WORK: work}, memory)
+        return results_of(self.plan, memory, sizes)
+
+    def execute(
+        self, memory: Sequence[Flat], dims: Sequence[int], scalars: Sequence[float], threads: int, seed: int, step: int
+    ) -> tuple[Flat, Flat]:
+        """Run one step over the buffers, which it rewrites; returns the arena and the workspaces."""
+        plan = self.plan
+        numbers = [threads, FENCE, plan.arena_bytes, plan.work_bytes, max(1, plan.slots), seed, step]
+        parts = [np.array([*numbers, len(dims), *dims, len(scalars)], np.int64), np.array(scalars, np.float64)]
+        parts += [np.array([len(memory), *(flat.size for flat in memory)], np.int64), *memory]
+        given, result = (Path(self.folder.name, name) for name in ("given", "result"))
+        given.write_bytes(b"".join(part.tobytes() for part in parts))
+        _call([str(emulator()), self.program, str(given), str(result)])
+        left = np.frombuffer(result.read_bytes(), np.uint8)
+        for flat in memory:
+            flat[:], left = left[: flat.size], left[flat.size :]
+        arena = plan.arena_bytes + FENCE
+        return left[:arena], left[arena:]
+
+
+class EmulatedProgram(CpuProgram):
+    """A program of a session whose memory is here, and whose steps run under qemu."""
+
+    def __init__(self, plan: Plan, place: LoadContext) -> None:
+        self.emulated = Emulated(plan)
+        library = SimpleNamespace(api=None, step=lambda reference: self._emulate())
+        code: Any = SimpleNamespace(prologue=None, entry=None, refresh=None, path=None, library=library)
+        super().__init__(plan, place, code)
+
+    def _emulate(self) -> int:
+        plan, call, memory = self.plan, self._call, []
+        views = [self._view(b.id, address) for b, address in zip(plan.pointer_buffers(), self._addresses, strict=False)]
+        for buffer, view in zip(plan.pointer_buffers(), views, strict=True):
+            memory.append(np.zeros(buffer.bytes, np.uint8))
+            memory[-1][: view.size] = view
+        scalars, dims = list(self._scalars)[: len(plan.scalars)], list(self._dims)[: len(plan.symbols)]
+        self.emulated.execute(memory, dims, scalars, self.threads, call.seed, call.step)
+        for buffer, view, flat in zip(plan.pointer_buffers(), views, memory, strict=True):
+            if buffer.space is not Space.INPUT:
+                view[:] = flat
+        return 0
+
+    def _view(self, id: int, address: int) -> Flat:
+        """The bytes of a buffer; of an input, those that a batch of this size has."""
+        buffer = self.plan.buffers[id]
+        shape = [evaluate(e, self._sizes_now()) for e in buffer.type.shape]
+        size = math.prod(shape) * buffer.type.dtype.size if buffer.space is Space.INPUT else buffer.bytes
+        return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+
+
+class EmulatedCpu(CpuDevice):
+    """A CPU of ARM64."""
+
+    def load(self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = lambda: None) -> Any:
+        meanwhile()
+        return EmulatedProgram(plan, place)
+
+    def prepare(self, options: object) -> None:
+        """There is no library in this process."""
+
+
+@contextmanager
+def emulated_cpu(target: Target) -> Iterator[str]:
+    """The name of a device whose steps are those of a target for ARM64."""
+    register("arm64", target, EmulatedCpu)
+    try:
+        yield "arm64"
+    finally:
+        unregister("arm64")

@@ -1,0 +1,75 @@
+"""Steps on ARM64, under qemu: the bits of AVX2, for any number of threads; functions of doubles and NaN excepted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compiler import native
+from tests.compiler.backends.cpu.compiler_suite import EXAMPLES
+from tests.compiler.backends.cpu.emulation.emulated import Emulated, emulated_cpu, needs_arm64
+from tests.compiler.backends.cpu.test_targets import STEPS, numbers, run_on
+from tests.compiler.ir.random_graphs import LARGEST_VALUE, example_values, graphs
+from tests.compiler.step_graphs import example
+from tests.compiler.targets import make_plan
+from tests.compiler.test_through_every_stage import CAPACITY, PHASES, SIZES, explained
+from tests.support.oracles import assert_close
+from wholestep.compiler.backends.cpu.target import AVX2, NEON, PORTABLE, available_targets
+from wholestep.compiler.ir.graph import IRGraph
+from wholestep.compiler.ir.semantics.interpret import interpret
+from wholestep.compiler.target import Target
+
+pytestmark = needs_arm64
+SAME = [pytest.param(AVX2, NEON, id="neon"), pytest.param(PORTABLE, PORTABLE, id="portable", marks=pytest.mark.long)]
+
+
+def assert_same_bits(one: native.Ran, other: native.Ran) -> None:
+    for name, value in (one.state | one.outputs).items():
+        np.testing.assert_array_equal(value, (other.state | other.outputs)[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", [n if n == "tiles" else pytest.param(n, marks=pytest.mark.long) for n in STEPS])
+@pytest.mark.parametrize(("here", "there"), SAME)
+def test_a_step_has_the_bits_of_x86(name: str, here: Target, there: Target) -> None:
+    if here not in available_targets():
+        pytest.skip(f"needs a processor that is {here}")
+    make, inputs = STEPS[name]
+    graph = make()
+    expected = run_on(here, graph, inputs)
+    plan = make_plan(graph, {"batch": 21}, target=there)
+    step = Emulated(plan)
+    for threads in (1, 3):
+        ran = step.run(example(21, inputs, 10), numbers(plan), {"batch": 21}, step=3, threads=threads)
+        assert_same_bits(expected, ran)
+    assert not np.array_equal(expected.state["w0"], numbers(plan)["w0"])  # it trained
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_networks_train_to_the_bits_of_x86(name: str) -> None:
+    if AVX2 not in available_targets():
+        pytest.skip(f"needs a processor that is {AVX2}")
+    with emulated_cpu(NEON) as device:
+        there = EXAMPLES[name].results(device)
+    here = EXAMPLES[name].results(AVX2.name)
+    assert [key for key in here if here[key].tobytes() != there[key].tobytes()] == []
+
+
+@pytest.mark.long
+@settings(max_examples=4, phases=PHASES)
+@given(st.lists(graphs(max_nodes=14), min_size=6, max_size=6), SIZES, st.integers(0, 2**31))
+def test_random_graphs_give_what_the_interpreter_gives(many: list[IRGraph], sizes: dict[str, int], seed: int) -> None:
+    for graph in many:
+        plan = native.fenced(make_plan(native.lower(graph), CAPACITY, target=NEON))
+        inputs, state = example_values(graph, sizes, np.random.default_rng(seed))
+        expected = interpret(graph, inputs=inputs, state=state, sizes=sizes, seed=seed, step=3)
+        step = Emulated(plan)
+        one, three = (step.run(inputs, state, sizes, seed=seed, step=3, threads=t) for t in (1, 3))
+        assert_same_bits(one, three)
+        wanted = expected.outputs | {name: expected.state[name] for name, _ in plan.states}
+        for name, value in wanted.items():
+            with explained(graph, name):
+                got = (one.outputs | one.state)[name]
+                assert_close(got, value, got.dtype.name, scale=LARGEST_VALUE)

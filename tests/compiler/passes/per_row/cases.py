@@ -1,0 +1,130 @@
+"""Networks for values of single rows, with data: one for each rule, and their gradients row by row, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import wholestep as ws
+from wholestep import nn
+
+rng = np.random.default_rng(0)
+ROWS = 5
+VECTORS = rng.standard_normal((ROWS, 6))
+SEQUENCES = rng.standard_normal((ROWS, 4, 6))
+IMAGES = rng.standard_normal((ROWS, 4, 7, 6))
+TOKENS = rng.integers(0, 11, (ROWS, 5)).astype("i4")
+CLASSES = rng.integers(0, 3, ROWS).astype("i4")
+MASKED = np.where(rng.random((ROWS, 5)) < 0.3, -1, rng.integers(0, 11, (ROWS, 5))).astype("i4")
+NUMBERS = rng.standard_normal((ROWS, 2))
+
+Arrays = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    model: Callable[[], nn.Module]
+    x: Any
+    y: Any
+    loss: Any = "cross_entropy"
+    weights: Any = None  # of the rows
+
+    def arrays(self, rows: slice = slice(None)) -> dict[str, Any]:
+        named = {"x": self.x, "labels": self.y, "sample_weight": self.weights}
+        return {name: array[rows] for name, array in named.items() if array is not None}
+
+    def session(self, device: str, dtype: str = "float64", **options: Any) -> ws.Session:
+        targets = {"labels": _spec(self.y, dtype)}
+        if self.weights is not None:
+            targets["sample_weight"] = _spec(self.weights, dtype)
+        return ws.build_session(
+            self.model().astype(dtype),
+            inputs=_spec(self.x, dtype),
+            targets=targets,
+            loss=self.loss,
+            device=device,
+            seed=0,
+            options=ws.CompileOptions(egraph=False),
+            **{"optimizer": ws.SGD(lr=0.0), "batch_size": ROWS, **options},
+        )
+
+
+def _spec(array: Any, dtype: str) -> ws.Spec:
+    return ws.Spec(("batch", *array.shape[1:]), dtype if array.dtype.kind == "f" else str(array.dtype))
+
+
+def row_by_row(case: Case) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
+    """The loss of each row, and its gradients, from steps over one row each."""
+    session = case.session("reference")
+    rows = [case.arrays(slice(i, i + 1)) for i in range(ROWS)]
+    losses = [float(session.step(row).loss) for row in rows]
+    return np.array(losses), [{n: np.array(g) for n, g in session.gradients(row).items()} for row in rows]
+
+
+def norm_of(gradients: Mapping[str, np.ndarray]) -> float:
+    return float(np.sqrt(sum((g**2).sum() for g in gradients.values())))
+
+
+class SharedWeights(nn.Module):
+    """One layer twice, and a weight used without a layer: contributions are sums of several terms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(ws.tanh(self.layer(ws.tanh(self.layer(x)))))
+
+
+class LastOfSequence(nn.Module):
+    """A recurrent layer whose last output is classified."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(5, 3)
+
+    def forward(self, x: Any) -> Any:
+        outputs, _ = self.layer(x)
+        return self.head(outputs[:, -1])
+
+
+def images(*layers: Callable[[], nn.Module], features: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(*(make() for make in layers), nn.Tanh(), nn.Flatten(), nn.Linear(features, 3))
+
+
+CASES: dict[str, Case] = {
+    "dense layers and a norm": Case(
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.LayerNorm(5), nn.Linear(5, 3)), VECTORS, CLASSES
+    ),
+    "a sequence, whose contribution is a Gram form": Case(
+        lambda: nn.Sequential(nn.Linear(6, 9), nn.RMSNorm(9), nn.Linear(9, 3)), SEQUENCES,
+        rng.integers(0, 3, (ROWS, 4)).astype("i4"),
+    ),
+    "shared weights": Case(SharedWeights, VECTORS, CLASSES),
+    "weights of rows": Case(SharedWeights, VECTORS, CLASSES, weights=np.array([1.0, 0.5, 2.0, 3.0, 1.5])),
+    "a convolution": Case(images(lambda: nn.Conv2d(4, 3, 3, stride=2, padding=1), features=36), IMAGES, CLASSES),
+    "a wide convolution of few pixels": Case(images(lambda: nn.Conv2d(4, 16, (7, 5)), features=32), IMAGES, CLASSES),
+    "a grouped and a dilated convolution": Case(
+        images(lambda: nn.Conv2d(4, 6, 3, groups=2), lambda: nn.Conv2d(6, 2, 2, dilation=2), features=12), IMAGES,
+        CLASSES,
+    ),
+    "a convolution of signals": Case(
+        images(lambda: nn.Conv1d(4, 3, 3), features=12), SEQUENCES, CLASSES
+    ),
+    "a transposed convolution": Case(
+        images(lambda: nn.ConvTranspose2d(4, 2, 3, stride=2), features=2 * 15 * 13), IMAGES, CLASSES
+    ),
+    "group norm": Case(images(lambda: nn.GroupNorm(2, 4), features=168), IMAGES, CLASSES),
+    "a tied embedding, attention, and masked targets": Case(
+        lambda: ws.models.gpt2(layers=1, width=8, heads=2, vocabulary=11, context=5), TOKENS, MASKED,
+        ws.losses.Loss("cross_entropy", ignore_index=-1),
+    ),
+    "an embedding and an LSTM": Case(lambda: ws.models.lstm_lm(11, width=6, layers=2), TOKENS, np.abs(MASKED)),
+    "a GRU": Case(lambda: LastOfSequence(nn.GRU(6, 5, batch_first=True)), SEQUENCES, CLASSES),
+    "a recurrent layer": Case(lambda: LastOfSequence(nn.RNN(6, 5, batch_first=True)), SEQUENCES, CLASSES),
+    "numbers": Case(lambda: nn.Linear(6, 2), VECTORS, NUMBERS, "mse"),
+    "binary targets": Case(lambda: nn.Linear(6, 2), VECTORS, rng.integers(0, 2, (ROWS, 2)).astype("f8"), "bce"),
+}  # fmt: skip

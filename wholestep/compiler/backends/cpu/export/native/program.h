@@ -1,0 +1,56 @@
+/* The records of an exported step, which tables.h fills: where programs and tensors lie in the block.
+
+   Offsets are in bytes from the start of the block; tensors are known by their numbers in step.h. */
+#ifndef WS_PROGRAM_H
+#define WS_PROGRAM_H
+#include "runtime.h"
+
+enum { WS_IN_BLOCK, WS_IN_INPUT, WS_IN_TABLES };
+
+/* Where the pointer of a buffer comes from: an offset, a bound input, or constant data. */
+typedef struct { int from; long offset; int input; const void *data; } ws_place;
+
+/* Which value a runtime scalar of a program has: scalar number n, or one of these. */
+enum { WS_SCALAR_STEP = -1, WS_SCALAR_EPOCH = -2, WS_SCALAR_START = -3 };  /* WS_SCALAR_START - n: step - counts[n] */
+
+/* One plan.  Dimensions that it does not have are -1. */
+typedef struct {
+  ws_prologue_fn prologue;
+  ws_entry_fn entry;
+  void (*refresh)(const ws_call *);
+  int number;                                         /* among all programs */
+  int place_count, dim_count, scalar_count, input_count, once;
+  const ws_place *places;
+  const long *dims;                                   /* sizes at capacity */
+  const int *scalars;
+  const int *inputs;                                  /* those that are read row by row */
+  const int *slots;                                   /* and the places of their pointers */
+  int batch_dim, first_dim, rows_dim, parts_dim, own_dim, whole_dim;
+  long call, buffers, sizes, values, derived, work;   /* offsets of its arguments and its workspace */
+} ws_program;
+
+/* Programs that run one after the other: the first ones for each part of the rows, one that is `once` at the end. */
+typedef struct {
+  const ws_program *programs;
+  int program_count;
+  long batch, part, least;                            /* most rows of a call, rows of a part, fewest rows of a part */
+  int is_fixed;                                       /* must every call have `batch` rows? */
+  long loss, refused;                                 /* offsets of these outputs; refused: or -1 */
+  int loss_is_double, stops;
+} ws_entry_point;
+
+/* A tensor in the block: a state or an output of ws_predict.  `rows` -1: as many as the batch has. */
+typedef struct {
+  long offset, lead, rows, columns;                   /* of what is stored: lead matrices of rows x columns */
+  int bytes, kind, panels, transposed;                /* bytes of an element; are matrices in panels of 16 columns? */
+} ws_tensor;
+
+enum { WS_FLOAT, WS_DOUBLE, WS_INT32, WS_INT64, WS_BYTE, WS_OTHER };
+
+typedef struct { long row_bytes, staging; int has_rows; int index_bytes; uint64_t below, excused; long elements; } ws_input_info;
+typedef struct { int state; double value; } ws_fill;
+typedef struct { int numerator, denominator, root; } ws_ratio;  /* numbers of states; -1: no closed form */
+
+enum { WS_FILE_STATE, WS_FILE_STEP, WS_FILE_EPOCH, WS_FILE_COUNT, WS_FILE_SCALAR };
+typedef struct { const char *name, *dtype, *shape; int kind, number; long bytes; } ws_file_tensor;
+#endif

@@ -1,0 +1,40 @@
+"""What the package asks of an operating system beyond Python's library: a module per system with the same functions.
+
+    cores()                      physical cores that this process may run on
+    processor_features()         instruction sets, by Linux's names; processor_name() for a person
+    physical_bytes()             memory of the machine; available_bytes() is what is free now
+    map_memory(size)             private zeroed pages
+    lock_file(descriptor)        exclusive until closed, or OSError if another process has it; unlock_file
+    lock_folder(path)            the same for a folder: a descriptor to close
+    is_own(status)               does a file belong to this user?
+    lower_priority()             of the calling thread
+    after_fork(function)         called in forked children
+    load_code(path)              a shared object, loaded once per process
+
+The part of the native runtime is `compiler/backends/cpu/native/platform.h`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.platform == "win32":
+    from wholestep.platforms import windows as system
+elif sys.platform == "darwin":
+    from wholestep.platforms import macos as system
+else:
+    from wholestep.platforms import linux as system
+
+cores = system.cores
+processor_features = system.processor_features
+processor_name = system.processor_name
+physical_bytes = system.physical_bytes
+available_bytes = system.available_bytes
+map_memory = system.map_memory
+lock_file = system.lock_file
+unlock_file = system.unlock_file
+lock_folder = system.lock_folder
+is_own = system.is_own
+lower_priority = system.lower_priority
+after_fork = system.after_fork
+load_code = system.load_code

@@ -1,0 +1,110 @@
+"""Windows: kernel32 by ctypes, and the locks of the C library."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Linux's names of the features that targets need, with the numbers of IsProcessorFeaturePresent.  A processor with AVX2
+# has FMA; the system has no number for the parts of AVX-512.
+FEATURES = {"avx2": 40, "fma": 40, "asimd": 19}
+NORMAL_LOCK = 2  # msvcrt.LK_NBLCK
+BELOW_NORMAL = -1
+
+
+class MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX."""
+
+    _fields_ = (
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        *((name, ctypes.c_uint64) for name in ("physical", "available", "page_file", "free_page_file")),
+        *((name, ctypes.c_uint64) for name in ("virtual", "free_virtual", "free_extended_virtual")),
+    )
+
+
+def cores() -> int:
+    return os.cpu_count() or 1
+
+
+def processor_features() -> frozenset[str]:
+    return frozenset(name for name, number in FEATURES.items() if _kernel32().IsProcessorFeaturePresent(number))
+
+
+def processor_name() -> str:
+    return os.environ.get("PROCESSOR_IDENTIFIER") or platform.machine()
+
+
+def physical_bytes() -> int:
+    return int(_memory().physical)
+
+
+def available_bytes() -> int:
+    return int(_memory().available)
+
+
+def map_memory(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size)
+
+
+def lock_file(descriptor: int) -> None:
+    """The lock is on one byte far behind the text, which others may then read."""
+    _lock(descriptor, NORMAL_LOCK)
+
+
+def unlock_file(descriptor: int) -> None:
+    _lock(descriptor, 0)
+
+
+def lock_folder(path: str) -> int:
+    """A folder cannot be opened: a file in it is locked."""
+    descriptor = os.open(Path(path, ".lock"), os.O_RDWR | os.O_CREAT)
+    try:
+        lock_file(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_own(status: os.stat_result) -> bool:
+    """Folders for temporary files are the user's own."""
+    return True
+
+
+def lower_priority() -> None:
+    _kernel32().SetThreadPriority(_kernel32().GetCurrentThread(), BELOW_NORMAL)
+
+
+def after_fork(function: Callable[[], None]) -> None:
+    """Processes do not fork."""
+
+
+def load_code(path: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(os.fspath(path))
+
+
+def _lock(descriptor: int, mode: int) -> None:
+    import msvcrt
+
+    position = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, 1 << 30, os.SEEK_SET)
+    try:
+        msvcrt.locking(descriptor, mode, 1)  # type: ignore[attr-defined]
+    finally:
+        os.lseek(descriptor, position, os.SEEK_SET)
+
+
+def _memory() -> MemoryStatus:
+    status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
+    _kernel32().GlobalMemoryStatusEx(ctypes.byref(status))
+    return status
+
+
+def _kernel32() -> Any:
+    return ctypes.windll.kernel32  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""A session as a folder that trains without Python: `session.export`."""

@@ -1,0 +1,1 @@
+"""Several runs of one experiment: with other seeds, settings or rows."""

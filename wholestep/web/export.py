@@ -1,0 +1,192 @@
+"""`export_page`: an experiment as one HTML file that trains in a browser."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.data.splits import Holdout
+from wholestep.data.table import Table
+from wholestep.data.tables.encoding import Encoding
+from wholestep.data.tables.frame import as_frame
+from wholestep.data.tables.frame_data import as_framed
+from wholestep.errors import CheckpointError, OptionError, UsageError
+from wholestep.nn.layers.table_encoding import encoding_metadata, encoding_of
+from wholestep.nn.module.module import Module
+from wholestep.nn.state.weights import replacing
+from wholestep.train import Experiment
+from wholestep.train.checkpoint.identity import identity_of
+from wholestep.web import description
+from wholestep.web.bundle import html
+
+if TYPE_CHECKING:
+    from wholestep.data.loader import DataLoader
+    from wholestep.train import Trainer
+
+PORTABLE = "cpu/portable"  # the target whose bits the module computes
+EXAMPLE_BYTES = 8 << 20  # of the rows that a page has as an example, before compression
+PREVIEW = 5  # rows of a table that the page shows
+
+
+def export_page(
+    experiment: Experiment,
+    path: str | PathLike[str],
+    *,
+    image: str | None = None,
+    rows: int | None = None,
+    script: str = "experiment.py",
+) -> Path:
+    """Write one HTML file that trains an experiment in a browser, without a server.
+
+    It has the step as WebAssembly, the weights, example rows, and an interface to which data is dropped.
+
+    Its checkpoints are read by `ws.fit(..., resume="digits.safetensors")`.
+
+    Args:
+        image: inputs that are pixels, "28x28" or "3x32x32"; None: those of shape (1 or 3, height, width) are.
+        rows: the most rows of the training and of the validation data to embed; None: those that take 8 MB.
+        script: the file of the experiment, which the page names in its line of Python.
+
+    Example: `ws.export_page(ws.Experiment(model=net, data=(x, y), loss="cross_entropy"), "digits.html")`.
+    """
+    target = Path(path)
+    if rows is not None and (not isinstance(rows, int) or rows < 1):
+        raise OptionError(f"rows={rows!r}: expected an integer of at least 1, or None.")
+    if not isinstance(experiment.model, Module):
+        raise UsageError("a page trains a ws.nn.Module; received a @ws.step function. Export that with to='wasm'.")
+    experiment = experiment.having({"device": PORTABLE})
+    trainer, loader = experiment.trainer()
+    with tempfile.TemporaryDirectory() as folder:
+        step = Path(trainer.session.export(folder, to="wasm"))
+        manifest = json.loads((step / "manifest.json").read_text(encoding="utf-8"))
+        files = {"module": (step / "step.wasm").read_bytes(), "weights": (step / "weights.safetensors").read_bytes()}
+        interface = (step / "step.mjs").read_text(encoding="utf-8")
+    page = _description(experiment, trainer, loader, manifest, image, rows, target.stem, script)
+    files["example"] = _example(trainer, loader, manifest, page["example"]["rows"])
+    from wholestep import __version__
+
+    text = html(page, interface, files, title=target.stem.replace("_", " ").capitalize(), version=__version__)
+    _write(target, text)
+    return target
+
+
+def _write(target: Path, text: str) -> None:
+    try:
+        with replacing(target) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(
+            f"the page could not be written to {target}: {error}. What was there before is untouched. Free some space, "
+            "or name a folder that can be written."
+        ) from error
+
+
+def _description(
+    experiment: Experiment,
+    trainer: Trainer,
+    loader: DataLoader,
+    manifest: dict[str, Any],
+    image: str | None,
+    rows: int | None,
+    name: str,
+    script: str,
+) -> dict[str, Any]:
+    """What the page knows about the experiment, as JSON."""
+    model = experiment.model
+    assert isinstance(model, Module), "export_page has checked it"
+    table = _table(loader)
+    encoding = encoding_of(model)
+    outputs = manifest["outputs"]
+    task = description.task_of(experiment.loss, table.targets, outputs)
+    first = next(iter(table.inputs.values()))
+    pixels = None if encoding else description.image_shape(first.shape[1:], image)
+    embedded = min(rows or len(table), len(table)) if rows else description.rows_within(table, EXAMPLE_BYTES)
+    whole = embedded == len(table)
+    identity = identity_of(trainer.session, loader)
+    return {
+        "name": name,
+        "manifest": manifest,
+        "task": task,
+        "classes": description.classes_of(task, encoding, outputs),
+        "encoding": None if encoding is None else json.loads(encoding.to_json()),
+        "target": _target_name(experiment, encoding),
+        "image": None if pixels is None else description.pixels_of(first, pixels),
+        "preview": None if encoding is None else _preview(experiment),
+        "example": {"rows": embedded, "of": len(table)},
+        "settings": {
+            "epochs": experiment.epochs,
+            "batch": loader.batch_size,
+            "shuffle": int(loader.shuffles),
+            "validation": _fraction(experiment.validation),
+            "seed": experiment.data_seed,
+        },
+        "facts": description.facts(manifest, table.inputs, experiment.loss, experiment.optimizer),
+        "metadata": {"format": "pt", **encoding_metadata(model)},
+        "identity": {**identity, "data": identity["data"] if whole else {}},
+        "python": description.python_text(script, name, experiment.epochs),
+    }
+
+
+def _table(loader: DataLoader) -> Table:
+    table = loader.every_row()
+    if table is None:
+        raise UsageError(
+            "a page trains on arrays in memory, each row once per epoch; received a loader with transforms, another "
+            "order or fewer rows, a data set or an iterable. Give data=(x, y), transformed before."
+        )
+    return table
+
+
+def _fraction(validation: Any) -> float:
+    """The part of new rows that is held out, unless the user says otherwise."""
+    if isinstance(validation, Holdout):
+        return validation.fraction
+    return validation if isinstance(validation, float) else 0.2
+
+
+def _target_name(experiment: Experiment, encoding: Encoding | None) -> str | None:
+    """The column that a table is trained to predict; labels beside a frame have no name, and files call them target."""
+    data = experiment.data
+    if isinstance(data, tuple) and len(data) > 1 and isinstance(data[1], str):
+        return data[1]
+    return None if encoding is None else "target"
+
+
+def _preview(experiment: Experiment) -> dict[str, Any] | None:
+    """The first rows of a table, as they were before encoding."""
+    framed = as_framed(experiment.data, dicts=True)
+    if framed is None:
+        return None
+    columns = dict(framed.inputs.columns)
+    if framed.target is not None and not isinstance(framed.target, np.ndarray):
+        columns[_target_name(experiment, encoding_of(experiment.model)) or "target"] = framed.target
+    head = as_frame(columns).select(np.arange(min(PREVIEW, len(framed))))
+    cells = [[None if gap else _plain(value) for value, gap in zip(c.values, c.missing)] for c in head.columns.values()]
+    return {"names": list(columns), "rows": [list(row) for row in zip(*cells)]}
+
+
+def _plain(value: Any) -> Any:
+    """A cell as JSON."""
+    if isinstance(value, np.datetime64):
+        return str(value).removesuffix(".000000").removesuffix("T00:00:00")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _example(trainer: Trainer, loader: DataLoader, manifest: dict[str, Any], rows: int) -> bytes:
+    from safetensors.numpy import save
+
+    dtypes = {each["name"]: each["dtype"] for each in manifest["inputs"]}
+    parts = {"train": _table(loader), "validation": trainer.validation}
+    return save(
+        {
+            f"{part}/{name}": np.ascontiguousarray(array[:rows], dtypes[name])
+            for part, table in parts.items()
+            if table is not None
+            for name, array in table.columns.items()
+        }
+    )

@@ -1,0 +1,113 @@
+// Charts as SVG: curves over epochs, and predictions beside actual values.
+import { formatted, make } from "./elements.mjs";
+
+const [WIDTH, HEIGHT] = [360, 200];
+const [LEFT, RIGHT, TOP, BOTTOM] = [48, 8, 8, 26];
+
+// Round numbers that divide [low, high] into about four parts.
+function ticks(low, high) {
+  const rough = (high - low) / 4 || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((f) => f * power).find((s) => s >= rough);
+  const out = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) out.push(i * step || 0);
+  return out;
+}
+
+function scaleOf(values, { log = false, padded = true } = {}) {
+  const finite = values.filter((value) => Number.isFinite(value) && (!log || value > 0));
+  let [low, high] = finite.length ? [Math.min(...finite), Math.max(...finite)] : [log ? 0.1 : 0, 1];
+  if (log) {
+    [low, high] = [10 ** Math.floor(Math.log10(low)), 10 ** Math.ceil(Math.log10(high))];
+    if (low === high) high = 10 * low;
+    const count = Math.round(Math.log10(high / low));
+    const marks = Array.from({ length: count + 1 }, (_, i) => low * 10 ** i).filter((_, i) => i % Math.ceil(count / 5) === 0);
+    return { marks, of: (value) => Math.log(Math.max(value, low) / low) / Math.log(high / low) };
+  }
+  const pad = padded ? (high - low) * 0.05 || Math.abs(high) * 0.05 || 0.5 : 0;
+  if (padded) [low, high] = [low >= 0 ? Math.max(0, low - pad) : low - pad, high + pad];
+  return { marks: ticks(low, high), of: (value) => (value - low) / (high - low || 1) };
+}
+
+function axes(x, y, label) {
+  const [across, up] = placing(x, y);
+  return [
+    ...y.marks.map((mark) => [
+      make("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: up(mark), y2: up(mark) }),
+      make("text", { x: LEFT - 6, y: up(mark) + 4, "text-anchor": "end" }, formatted(mark)),
+    ]),
+    ...x.marks.map((mark) => make("text", { x: across(mark), y: HEIGHT - 10, "text-anchor": "middle" }, formatted(mark))),
+    make("text", { x: WIDTH - RIGHT, y: HEIGHT + 3, "text-anchor": "end" }, label),
+  ].flat();
+}
+
+const placing = (x, y) => [
+  (value) => LEFT + x.of(value) * (WIDTH - LEFT - RIGHT),
+  (value) => HEIGHT - BOTTOM - y.of(value) * (HEIGHT - TOP - BOTTOM),
+];
+
+const frame = (label, ...children) =>
+  make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 6}`, role: "img", "aria-label": label }, ...children);
+
+// series: [{name, points: [[epoch, value], ...]}], the first solid, the second dashed.
+export function curves(title, series, { log = false } = {}) {
+  const points = series.flatMap((one) => one.points);
+  const last = Math.max(2, ...points.map(([epoch]) => epoch));
+  const x = { marks: ticks(0, last).filter((mark) => Number.isInteger(mark)), of: (value) => value / last };
+  const y = scaleOf(points.map(([, value]) => value), { log });
+  const [across, up] = placing(x, y);
+  const drawn = series.map(({ points: own }, i) => {
+    const shown = own.filter(([, value]) => Number.isFinite(value));
+    const path = shown.map(([epoch, value], at) => `${at ? "L" : "M"}${across(epoch).toFixed(1)} ${up(value).toFixed(1)}`);
+    const end = shown.at(-1);
+    return [
+      make("path", { class: i ? "second" : "first", d: path.join("") }),
+      end ? make("circle", { class: i ? "dot second" : "dot", cx: across(end[0]), cy: up(end[1]), r: 3.5 }) : null,
+    ];
+  });
+  const readings = series.map(({ name, points: own }) => `${name} ${own.length ? formatted(own.at(-1)[1]) : "–"}`);
+  return make("figure", {},
+    make("figcaption", {}, make("strong", {}, title), series.map(({ name }, i) => make("span", { class: i ? "key second" : "key" }, readings[i]))),
+    frame(`${title} by epoch: ${readings.join(", ")}`, axes(x, y, "epoch"), drawn.flat()),
+  );
+}
+
+// Points [[across, up], ...] and a line of the ideal, from [x, y] to [x, y].
+function scatter(title, points, [from, to], labels, y = null) {
+  const x = scaleOf(points.map(([across]) => across));
+  y ??= scaleOf(points.map(([, up]) => up));
+  const [across, up] = placing(x, y);
+  return make("figure", {},
+    make("figcaption", {}, make("strong", {}, title), make("span", {}, labels)),
+    frame(`${title}: ${labels}`,
+      axes(x, y, "actual"),
+      make("line", { class: "ideal", x1: across(from[0]), y1: up(from[1]), x2: across(to[0]), y2: up(to[1]) }),
+      points.map((point) => make("circle", { class: "point", cx: across(point[0]).toFixed(1), cy: up(point[1]).toFixed(1), r: 2.5 })),
+    ),
+  );
+}
+
+// Predictions and residuals over actual values; points: [[actual, predicted], ...]
+export function residuals(points) {
+  const actual = points.map(([value]) => value);
+  const [low, high] = [Math.min(...actual), Math.max(...actual)];
+  return make("div", { class: "charts" },
+    scatter("Predicted", points, [[low, low], [high, high]], "over actual values", scaleOf(points.flat())),
+    scatter("Residual", points.map(([a, p]) => [a, p - a]), [[low, 0], [high, 0]], "predicted − actual"),
+  );
+}
+
+// counts[actual][predicted] as a table whose cells are shaded by the share of their row.
+export function matrix(counts, classes) {
+  const cell = (count, row, i, j) => {
+    const share = count / Math.max(1, row.reduce((a, b) => a + b, 0));
+    const kind = count === 0 ? "zero" : share > 0.55 ? "full" : null;
+    return make("td", { class: kind, "--share": share.toFixed(3), title: `actual ${classes[i]}, predicted ${classes[j]}: ${count}` }, count);
+  };
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Confusion matrix" },
+    make("table", { class: "matrix" },
+      make("caption", {}, "Confusion matrix: a row for each actual class, a column for each predicted one"),
+      make("thead", {}, make("tr", {}, make("td", {}), classes.map((name) => make("th", { scope: "col", title: name }, name)))),
+      make("tbody", {}, counts.map((row, i) => make("tr", {}, make("th", { scope: "row", title: classes[i] }, classes[i]), row.map((count, j) => cell(count, row, i, j))))),
+    ));
+}
