@@ -21,7 +21,7 @@ def mlp(*layers: nn.Module) -> nn.Module:
 
 def build(model: nn.Module | None = None, **settings: Any) -> ws.Experiment:
     x, y = ws.datasets.digits()
-    defaults = {
+    defaults: dict[str, Any] = {
         "loss": "cross_entropy",
         "optimizer": ws.SGD(lr=0.5),
         "epochs": 3,
@@ -100,6 +100,7 @@ def test_draws_of_any_size_run_in_one_program() -> None:
     assert len({len(batch) for epoch in range(2) for batch in loader.sampler.batches(3, epoch, 640)}) > 5
     assert trainer.session._programs.main is program
     assert trainer.session.scalars["privacy.rows"] == 64
+    assert "clipped to a norm of 1, noise of" in str(trainer.session.report())
 
 
 @pytest.mark.parametrize(

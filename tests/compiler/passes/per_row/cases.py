@@ -40,6 +40,7 @@ class Case:
         targets = {"labels": _spec(self.y, dtype)}
         if self.weights is not None:
             targets["sample_weight"] = _spec(self.weights, dtype)
+        settings: dict[str, Any] = {"optimizer": ws.SGD(lr=0.0), "batch_size": ROWS, **options}
         return ws.build_session(
             self.model().astype(dtype),
             inputs=_spec(self.x, dtype),
@@ -48,7 +49,7 @@ class Case:
             device=device,
             seed=0,
             options=ws.CompileOptions(egraph=False),
-            **{"optimizer": ws.SGD(lr=0.0), "batch_size": ROWS, **options},
+            **settings,
         )
 
 

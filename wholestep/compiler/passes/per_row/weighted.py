@@ -11,11 +11,11 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import Dim, divide, product
+from wholestep.compiler.ir.types import Dim, divide
 from wholestep.compiler.passes.distribute.placement.placements import Partial, Replicated, Sharded
 from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS
 from wholestep.compiler.passes.per_row.contributions import RULES, Contributions
-from wholestep.compiler.passes.per_row.terms import SYMBOLIC
+from wholestep.compiler.passes.per_row.terms import static_size
 
 
 class WeightedSums:
@@ -47,7 +47,7 @@ class WeightedSums:
             linear = zip(node.inputs, placements, strict=True)
             return node.with_inputs([self.of(i) if p == Partial() else i for i, p in linear])
         sharded = [i for i, p in enumerate(placements) if isinstance(p, Sharded) and _is_float(node.inputs[i])]
-        which = min(sharded, key=lambda i: (_elements(node.inputs[i]), -i))
+        which = min(sharded, key=lambda i: (static_size(node.inputs[i].type.shape), -i))
         return node.with_inputs([self._scale(x) if i == which else x for i, x in enumerate(node.inputs)])
 
     def _scale(self, x: Node) -> Node:
@@ -64,7 +64,3 @@ class WeightedSums:
 
 def _is_float(x: Node) -> bool:
     return x.type.dtype.is_float
-
-
-def _elements(x: Node) -> object:
-    return product(e if isinstance(e, int) else SYMBOLIC for e in x.type.shape)
