@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks import (
     adamw,
     epochs,
+    estimates,
     estimators,
     harness,
     insight,
@@ -18,6 +19,7 @@ from benchmarks import (
     metrics,
     optimizers,
     overhead,
+    replicas,
     tables,
     wasm,
     workers,
@@ -73,6 +75,13 @@ def parser() -> argparse.ArgumentParser:
     counted = commands.add_parser("metrics", help="what metrics inside the step cost, in percent of an MLP's step")
     counted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     counted.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    for name, text in (
+        ("estimate", "the predicted time of a step beside the measured one, on all cases"),
+        ("replicas", "eight replicas of the perceptron as a multiple of one"),
+    ):
+        plain = commands.add_parser(name, help=text)
+        plain.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+        plain.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
     rows = commands.add_parser("insight", help="losses and norms of single rows, and privacy, against the plain step")
     rows.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(insight.CASES)} (default: all)")
     rows.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -214,6 +223,10 @@ def main() -> int:
             check_threads(arguments.threads)
             result = estimators.run(arguments.rounds, arguments.threads)
             show = tables.show_estimators
+        elif arguments.command in ("estimate", "replicas"):
+            check_threads(arguments.threads)
+            benchmark = {"estimate": estimates, "replicas": replicas}[arguments.command]
+            result, show = benchmark.run(arguments.threads), benchmark.show
         elif arguments.command == "wasm":
             result = {name: wasm.measure(name, arguments.rounds) for name in wasm.NETWORKS}
             show = wasm.show

@@ -139,7 +139,8 @@ from wholestep.session import (
     build_session_unoptimized as build_session_unoptimized, build_session_cached as build_session_cached,
     build_inference_session as build_inference_session, compile_training_graph as compile_training_graph,
     compute_gradients as compute_gradients, estimate as estimate, save_plan as save_plan, load_plan as load_plan,
-    Session as Session, StepResult as StepResult, ExecutionPlan as ExecutionPlan, OptimizeReport as OptimizeReport,
+    Session as Session, StepResult as StepResult, StepEstimate as StepEstimate, ExecutionPlan as ExecutionPlan,
+    OptimizeReport as OptimizeReport,
 )
 from wholestep.options import CompileOptions as CompileOptions
 from wholestep.session.verify.finite_differences import gradcheck as gradcheck, GradientReport as GradientReport
@@ -156,8 +157,10 @@ from wholestep.train import (
     save_checkpoint as save_checkpoint, fit as fit, cross_validate as cross_validate,
     CrossValidation as CrossValidation, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,
     TrainConfig as TrainConfig, TrainHistory as TrainHistory, Replica as Replica, ReplicaHistory as ReplicaHistory,
-    History as History, find_batch_size as find_batch_size, find_lr as find_lr,
+    PredictionInterval as PredictionInterval, History as History, find_batch_size as find_batch_size,
+    find_lr as find_lr,
 )
+from wholestep.train.branch import branch as branch
 from wholestep.train.replay import (
     Difference as Difference, Replay as Replay, compare_runs as compare_runs, verify_determinism as verify_determinism,
 )

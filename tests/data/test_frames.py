@@ -131,7 +131,7 @@ FRAME = pd.DataFrame({"age": [30.0, 40.0, np.nan], "city": ["Rome", "Oslo", "Rom
         ((FRAME[["y"]], "y"), InputError, "no column besides 'y'; there is nothing to learn from"),
         ((FRAME[["y"]], FRAME["y"][:2]), ShapeError, "one target per row; received {'inputs': 3, 'targets': 2} rows"),
         ((FRAME[["y"]], FRAME["y"], "city"), UnknownNameError, "no column 'city'"),
-        ((FRAME[["y"]], FRAME["y"], FRAME["city"]), InputError, "sample_weight has a number for each row"),
+        ((FRAME[["y"]], FRAME["y"], FRAME["city"]), InputError, "sample_weight must have a number for each row"),
         ((FRAME[:0], "y"), InputError, "the table is empty: 3 columns, 0 rows"),
     ],
 )

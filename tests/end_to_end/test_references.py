@@ -27,7 +27,8 @@ IN_COMMAND = re.compile(rf"`[^`\n]*?(?<![\w/])((?:{'|'.join(FOLDERS)})/[\w./-]+\
 # `plan/lower/draft.py: make_draft`: a function, or anything else that the file names.
 IN_FILE = re.compile(r"(?<!`)`([\w.-]+(?:/[\w.-]+)*\.(?:py|h|c)): ([\w.]+)`(?!`)")
 OTHERS_FILES = {
-    "entry.c": "generated for each plan",
+    **dict.fromkeys(("entry.c", "tables.h", "train.c"), "generated for each plan"),
+    **dict.fromkeys(("stddef.h", "stdint.h"), "C's"),
     "nccl.h": "NVIDIA's",
     "NNN-title.md": "the pattern of names of decisions",
 }

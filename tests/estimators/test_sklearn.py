@@ -183,7 +183,7 @@ def test_numbers_are_predicted() -> None:
     ("parameters", "message"),
     [
         ({"solver": "lbfgs"}, "Classifier: solver must be one of 'adam', 'adamw', 'sgd'; received 'lbfgs'"),
-        ({"activation": "softmax"}, "activation is one of 'relu', .* received 'softmax'"),
+        ({"activation": "softmax"}, "activation must be one of 'relu', .* received 'softmax'"),
         ({"batch_size": 0}, "batch_size must be 'auto' or at least 1; received 0"),
         ({"max_iter": 0.5}, "max_iter must be an integer from 1 to inf; received 0.5"),
         ({"learning_rate_init": -1}, "learning_rate_init must be a number from 1e-30 to inf; received -1"),

@@ -83,7 +83,7 @@ def test_labels_that_do_not_fit_into_their_time_are_infinite_or_nothing() -> Non
     ("call", "text"),
     [
         (lambda p, t: L.ctc_loss(p, t), r"takes scores \(rows, time, classes\) and labels"),
-        (lambda p, t: L.ctc_loss(p.reshape(4, 3, 1), t.reshape(4, 1), blank=1), "blank is one of the 1 classes"),
+        (lambda p, t: L.ctc_loss(p.reshape(4, 3, 1), t.reshape(4, 1), blank=1), "blank must be one of the 1 classes"),
         (lambda p, t: L.nll_loss(p, p), "nll_loss needs class indices"),
         (lambda p, t: L.nll_loss(p, t, class_weight=np.ones(2)), r"each class, shape \(3,\); received \(2,\)"),
         (lambda p, t: L.triplet_loss(p, p[:, 0]), r"For triplets of your own use ws.losses.triplet_margin_loss"),

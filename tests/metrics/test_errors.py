@@ -83,7 +83,7 @@ def test_yes_or_no_needs_a_threshold() -> None:
     [
         (lambda: M.TopKAccuracy(0), "k must be an integer of at least 1; received 0"),
         (lambda: M.TopKAccuracy(4).update(SCORES, LABELS), r"k=4, and scores of shape \(4, 3\) have fewer classes"),
-        (lambda: M.F1(average="samples"), "average is one of 'macro'.*received 'samples'"),
+        (lambda: M.F1(average="samples"), "average must be one of 'macro'.*received 'samples'"),
         (lambda: M.Metric.from_config({"kind": "f1", "mean": "macro"}), "f1 has no option 'mean'; it has: average"),
         (lambda: M.Metric.from_config({"name": "f1"}), "needs a 'kind', e.g. 'accuracy'"),
         (lambda: M.get_all(["accuracy", "acc"]), "two metrics are called 'accuracy'; give one of them another name"),

@@ -225,7 +225,7 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"of other safetensors files there are: none"):
         ws.load_pretrained(tmp_path)
     odd = folder_of(tmp_path / "odd", {**GPT2, "activation_function": "relu"}, weights)
-    with pytest.raises(UsageError, match="activation_function is 'relu'; supported is 'gelu_new'"):
+    with pytest.raises(UsageError, match="activation_function is 'relu'; supported: 'gelu_new'"):
         ws.load_pretrained(odd)
     (odd / "config.json").write_text(json.dumps({**GPT2, "n_layer": -1}))
     with pytest.raises(CheckpointError, match="'n_layer' must be an integer of at least 1; received -1"):

@@ -62,7 +62,11 @@ def test_examples_run_and_habits_are_answered(kind: type[ws.Optimizer]) -> None:
         (lambda: ws.Adafactor(beta2_decay=0.5), OptionError, "beta2_decay must be at most 0; received 0.5"),
         (lambda: ws.Muon(ns_coefficients=(1.0, 2.0)), OptionError, "ns_coefficients is 3 numbers, e.g"),
         (lambda: ws.Muon(ns_steps=2.5), UsageError, "ns_steps must be an integer; received 2.5"),
-        (lambda: ws.Muon(adjust_lr_fn="wide"), OptionError, "adjust_lr_fn is one of original, match_rms_adamw, none"),
+        (
+            lambda: ws.Muon(adjust_lr_fn="wide"),
+            OptionError,
+            "adjust_lr_fn must be one of original, match_rms_adamw, none",
+        ),
         (lambda: ws.Muon().step([np.ones(3)], [np.ones(3)]), ShapeError, r"Muon moves matrices; 'param0' has 1 axes"),
     ],
 )

@@ -225,7 +225,7 @@ def test_forms_and_mistakes_of_update():
         (lambda: ws.SGD(lr=-0.1), r"(?s)SGD: lr must be at least 0 and finite; received -0\.1.*test_optimizers\.py"),
         (lambda: ws.SGD(lr=float("nan")), "lr must be at least 0"),
         (lambda: ws.Adam(betas=(0.9, 1.0)), r"betas\[1\] must be at least 0 and below 1; received 1\.0"),
-        (lambda: ws.Adam(betas=0.9), r"betas is a pair, e\.g\. \(0\.9, 0\.999\); received 0\.9"),
+        (lambda: ws.Adam(betas=0.9), r"betas must be a pair, e\.g\. \(0\.9, 0\.999\); received 0\.9"),
         (lambda: ws.AdamW(eps=-1.0), "AdamW: eps"),
         (lambda: ws.SGD(nesterov=True), "nesterov needs momentum and no dampening"),
         (lambda: ws.SGD(dampening=0.5), "dampening acts on momentum, which is off"),

@@ -151,12 +151,19 @@ class Tab:
         """Press a button with the mouse, as a person does."""
         query = json.dumps(selector)
         assert self.evaluate(f"!document.querySelector({query}).disabled"), f"{selector} is disabled"
-        place = self.evaluate(
-            f"(() => {{ const e = document.querySelector({query}); e.scrollIntoView({{block: 'center'}});"
-            "const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+        self.drag(selector, (0.5, 0.5))
+
+    def drag(self, selector: str, *points: tuple[float, float]) -> None:
+        """Press the mouse at the first point and release it at the last; points are fractions of an element's size."""
+        left, top, width, height = self.evaluate(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
+            "e.scrollIntoView({block: 'center'});"
+            "const r = e.getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; })()"
         )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+        places = [{"x": left + x * width, "y": top + y * height} for x, y in points]
+        kinds = ["mousePressed", *["mouseMoved"] * (len(places) - 1), "mouseReleased"]
+        for kind, place in zip(kinds, [*places, places[-1]], strict=True):
+            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
 
     def fill(self, selector: str, value: object) -> None:
         """Enter a value into a field."""

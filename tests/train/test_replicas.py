@@ -52,7 +52,7 @@ def test_each_replica_has_the_bits_of_its_run_alone(device: str) -> None:
     np.testing.assert_allclose(history.std("val_loss"), losses.std(0, ddof=1))
     assert history.best.index == losses[:, -1].argmin()
     assert bits(model) == bits(history.best.model)
-    assert history.ranked("val_accuracy")[0].last("val_accuracy") == max(h["val_accuracy"][-1] for h in alone)
+    assert history.rank_by("val_accuracy")[0].last("val_accuracy") == max(h["val_accuracy"][-1] for h in alone)
     np.testing.assert_array_equal(model.predict_classes(X), history.best.model.predict_classes(X))
 
 
@@ -90,7 +90,7 @@ def test_a_replica_that_diverges_ends_alone() -> None:
     history = ws.fit(model, (X, target), sweep={"optimizer.lr": [1e20, 1e-2]}, **given)
     assert isinstance(history.replicas[0].error, ws.errors.NonFiniteError)
     assert history.best.index == 1
-    assert [r.index for r in history.ranked("loss")] == [1, 0]
+    assert [r.index for r in history.rank_by("loss")] == [1, 0]
     assert history["loss"] == history.replicas[1].history["loss"]
     with pytest.raises(ws.errors.NonFiniteError):
         ws.fit(ws.nn.Linear(5, 1), (X, target), sweep={"optimizer.lr": [1e20, 1e30]}, **given)
@@ -128,6 +128,7 @@ def test_callbacks_are_those_of_each_replica() -> None:
 def test_an_ensemble_predicts_the_mean_with_one_program() -> None:
     history = ws.fit(network(), (X, Y), replicas=3, **GIVEN)
     ensemble = history.ensemble()
+    assert isinstance(ensemble, ws.nn.Ensemble)
     expected = np.mean([r.model.predict(X) for r in history], axis=0)
     np.testing.assert_allclose(ensemble.predict(X), expected, rtol=1e-5, atol=1e-6)
     assert (ensemble.predict_classes(X) == expected.argmax(1)).mean() > 0.95

@@ -21,7 +21,7 @@ def read_config(path: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, value in _flatten_table(tables, ""):
         if name in settings:
-            raise UsageError(f"{path}sets {name} twice, in a table and under its dotted name; set it once.")
+            raise UsageError(f"{path} sets {name} twice, in a table and under its dotted name; set it once.")
         try:
             json.dumps(value)  # the manifest stores the settings of a run as JSON
         except TypeError:

@@ -1,11 +1,11 @@
-"""Commands that examine a run: its mistakes, its steps again, and the times of its kernels."""
+"""Commands that examine a run: its mistakes, its steps again, branches of it, and the times of its kernels."""
 
 from __future__ import annotations
 
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -73,15 +73,43 @@ def compare(one: Run, other: Run, script: ScriptOfRun = None) -> None:
     raise typer.Exit(1)
 
 
+@report_errors
+def branch(
+    run: Annotated[str, typer.Argument(help="A run and a step of it: runs/a@1200.")],
+    set: Annotated[list[str] | None, typer.Option("--set", help="A setting that differs: optimizer.lr=1e-4.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="The folder of the branch; runs/a-1200 by default.")] = None,
+    script: ScriptOfRun = None,
+) -> None:
+    """Start a run from a step of another one, with other settings: `branch runs/a@1200 --set optimizer.lr=1e-4`."""
+    from wholestep.cli.trust import note_start
+    from wholestep.train.branch import branch as branch_of
+
+    source, at, number = run.rpartition("@")
+    if not at or not number.isdecimal():
+        raise UsageError(f"{run!r} names no step: expected a run and a step, runs/a@1200.")
+    own_script, settings = _script_of(Path(source), script)
+    changed = {**settings, **parse_settings(set or [])}
+    target = folder or Path(f"{source}-{number}")
+    one, other = (experiment_of(own_script, each).having({"workers": None}) for each in (settings, changed))
+    config = {"script": str(own_script.resolve()), "settings": changed}
+    note_start(target, own_script.resolve(), changed)
+    print(branch_of(one, source, int(number), other, target, config))
+    print(f"train it with: wholestep train --resume {target}")
+
+
 def _experiment(run: Path, script: Path | None) -> Experiment:
     """The experiment of a run of `wholestep train`, with its settings."""
+    return experiment_of(*_script_of(run, script)).having({"workers": None})
+
+
+def _script_of(run: Path, script: Path | None) -> tuple[Path, dict[str, Any]]:
+    """The script of a run, and the settings that it was started with."""
     from wholestep.cli.trust import script_of_run
     from wholestep.train import load_checkpoint
 
     stored = load_checkpoint(run)
     assert stored.path is not None
-    own_script, settings = script_of_run(stored.config, run, stored.path.parent, script)
-    return experiment_of(own_script, settings).having({"workers": None})
+    return script_of_run(stored.config, run, stored.path.parent, script)
 
 
 def _shorten(rows: list[int]) -> str:

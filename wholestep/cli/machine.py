@@ -37,20 +37,13 @@ def describe_cores() -> str:
 
 def usable_bytes() -> int | None:
     """The memory of this machine, or what limits of the process and of its container leave; None if unknown."""
-    known = [limit for limit in (_physical(), _address_space(), _container()) if limit is not None]
+    known = [limit for limit in (platforms.physical_bytes(), _address_space(), _container()) if limit is not None]
     return min(known, default=None)
 
 
 def describe_memory() -> str:
     usable = usable_bytes()
     return "unknown" if usable is None else f"{usable / (1 << 30):.1f} GiB may be used"
-
-
-def _physical() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def _address_space() -> int | None:

@@ -83,7 +83,7 @@ class Config:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
-            raise CheckpointError(f"{self.path}does not set {name!r}, which the model needs.")
+            raise CheckpointError(f"{self.path} does not set {name!r}, which the model needs.")
         return self.values[name]
 
     def number(self, name: str, default: int | None = None) -> int:
@@ -122,7 +122,7 @@ class Config:
         """The nested settings under a name; empty if missing or null."""
         value = self.get(name, {})
         if not isinstance(value, dict):
-            raise CheckpointError(f"{self.path}: {name!r}must be a JSON object; received {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r} must be a JSON object; received {value!r}.")
         return Config(value, self.path)
 
     def architecture(self, default: str) -> str:

@@ -9,6 +9,7 @@ from wholestep.session.building.build import (
     build_session_unoptimized as build_session_unoptimized, build_session_with_report as build_session_with_report,
     compile_training_graph as compile_training_graph, estimate as estimate,
 )
+from wholestep.session.inspect.estimate import StepEstimate as StepEstimate
 from wholestep.session.running.array_gradients import compute_gradients as compute_gradients
 from wholestep.session.building.plan_files import (
     build_session_cached as build_session_cached, load_plan as load_plan, save_plan as save_plan,

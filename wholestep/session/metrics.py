@@ -39,7 +39,7 @@ class EntryMetrics:
         self._reported = [name for name, on in reported.items() if on and not prefix]
 
     @property
-    def named(self) -> list[tuple[Any, str]]:
+    def state_prefixes(self) -> list[tuple[Any, str]]:
         """The metrics, each with the beginning of the names of its states."""
         return self._metrics
 

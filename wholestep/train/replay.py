@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.callbacks.list import CallbackList
+from wholestep.callbacks.run import Position
 from wholestep.callbacks.stopping import StepBudget
 from wholestep.data.loader import DataLoader
 from wholestep.errors import CheckpointError, UnknownNameError, UsageError
@@ -24,10 +25,12 @@ from wholestep.session.running.entry_point import StepResult
 from wholestep.train.checkpoint import load_checkpoint
 from wholestep.train.checkpoint.folder import StoredCheckpoint, checkpoints_in
 from wholestep.train.experiment import Experiment
+from wholestep.train.history import TrainHistory
 
 log = logging.getLogger("wholestep")
 Array = np.ndarray[Any, Any]
 POSITION = "session/"  # prefix of runtime scalars and counters in a state dict
+BRANCH = "branch"  # key in a configuration: the run and the step that a branch starts from
 GRADIENT = ".grad"  # suffix of the name of a parameter's gradient
 
 
@@ -52,19 +55,32 @@ class Replay:
         quiet = {"checkpoint": None, "resume": None, "progress": False, "callbacks": kept, "seed": experiment.data_seed}
         self._trainer, self._loader = experiment.having(quiet).trainer()
         self.session, self.step = self._trainer.session, step
-        per_epoch = self._trainer.feed.count(self._loader)
+        self.arguments = dict(self.session.scalars.items())  # runtime scalars by the settings of the experiment
+        self.position: Position | None = None
+        self.steps_per_epoch = per_epoch = self._trainer.feed.count(self._loader)
         if per_epoch is None:
             raise UsageError("a run over an iterable cannot be replayed: it does not number its batches.")
         self.epoch, self.step_of_epoch = divmod(step, per_epoch)
         start = None if folder is None else _nearest(Path(folder), step)
         if start is not None:
-            self._trainer.resume(load_checkpoint(start.path), self._loader)
+            stored = load_checkpoint(start.path)
+            self.position = stored.position
+            self._trainer.resume(stored, self._loader)
+        elif folder is not None and (begins := _branched_at(Path(folder))):
+            raise UsageError(f"{folder} begins at step {begins}, as a branch; replay step {step} of its own run.")
         if missing := step - (0 if start is None else start.step):
-            self._trainer.callbacks.append(StepBudget(missing))
+            budget = StepBudget(missing)
+            self._trainer.callbacks.append(budget)
             self._trainer.train(self._loader, self.epoch + 1)
+            self.position = None if budget.run is None else budget.run.position
         if self.session.state.step != step:
             raise UsageError(f"step {step} could not be reached: training stopped after {self.session.state.step}.")
         self.inputs: Mapping[str, Any] = self._trainer.batch_at(self._loader, self.epoch, self.step_of_epoch)
+
+    @property
+    def history(self) -> TrainHistory:
+        """The epochs before the step."""
+        return TrainHistory([e for e in self._trainer.history.epochs if e.epoch < self.epoch])
 
     @property
     def rows(self) -> Array:
@@ -92,6 +108,13 @@ class Replay:
             names = ", ".join((*self.inputs, *states))
             raise UnknownNameError(f"the step has no tensor {name!r}; there are: {names}, and gradients: <name>.grad.")
         return states[name]
+
+
+def _branched_at(folder: Path) -> int:
+    """The step at which a run began; above 0 for a branch."""
+    stored = checkpoints_in(folder)
+    config = load_checkpoint(stored[0].path).config if stored else {}
+    return int(config.get(BRANCH, {}).get("step", 0))
 
 
 def _nearest(folder: Path, step: int) -> StoredCheckpoint | None:
@@ -161,9 +184,21 @@ def first_difference(one: Replay, other: Replay, steps: int) -> Difference | Non
 
 
 def _different_settings(one: Replay, other: Replay) -> tuple[str, ...]:
-    """The runtime scalars that two runs have with different values."""
+    """The runtime scalars that two runs have with different values, and the settings that their manifests note."""
     a, b = dict(one.session.scalars.items()), dict(other.session.scalars.items())
-    return tuple(f"{n}={a[n]:g} and {b[n]:g}" for n in a if n in b and a[n] != b[n])
+    scalars = [f"{n}={a[n]:g} and {b[n]:g}" for n in a if n in b and a[n] != b[n]]
+    noted = [_flat(run._trainer.started_with) for run in (one, other)]
+    names = [n for n in dict.fromkeys((*noted[0], *noted[1])) if noted[0].get(n) != noted[1].get(n)]
+    others = [n for n in names if n not in a]  # an optimizer's numbers are runtime scalars under the same names
+    return (*scalars, *(f"{n}={noted[0].get(n)} and {noted[1].get(n)}" for n in others))
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their full names."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return flat
 
 
 def _tensors(replay: Replay) -> dict[str, Array]:
@@ -197,7 +232,7 @@ def compare_runs(
 
     Example: `ws.compare_runs((experiment_a, "runs/a"), (experiment_b, "runs/b"))`.
     """
-    equal = 0
+    equal = max(_branched_at(Path(folder)) for _, folder in (one, other))
     for step, *arrays in _common_checkpoints(Path(one[1]), Path(other[1])):
         at_checkpoint = _difference(step, *map(_without_position, arrays))
         if at_checkpoint is not None:

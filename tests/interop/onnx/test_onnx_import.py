@@ -255,7 +255,9 @@ def test_control_flow_is_refused_by_name_unless_it_is_known() -> None:
     known = network_of([chosen], {"x": ["N", 2]}, {"c": np.asarray(True)})
     np.testing.assert_allclose(known.predict(x, device="reference"), -x)
     compared = [node("ReduceMax", ["x"], ["m"], keepdims=0), node("Greater", ["m", "zero"], ["c"]), chosen]
-    with pytest.raises(UsageError, match=r"node 'fork' \(If\): If depends on data, .* control flow is not imported"):
+    with pytest.raises(
+        UsageError, match=r"node 'fork' \(If\): the condition of If depends on data, which is not supported"
+    ):
         network_of(compared, {"x": ["N", 2]}, {"zero": np.float32(0).reshape(())}).predict(x)
     body = helper.make_graph([node("Identity", ["c"], ["d"])], "b", [], [])
     with pytest.raises(
@@ -275,7 +277,7 @@ def test_what_a_file_cannot_mean_is_said() -> None:
         network_of([node("Neg", ["x"], ["y"])], {"x": [2]}, opset=11)
     with pytest.raises(CheckpointError, match=r"node 'y' \(Neg\) reads 'z', which no node computes"):
         network_of([node("Neg", ["z"], ["y"])], {"x": [2]})
-    with pytest.raises(TypeError, match="'x' of these bytes is of int8; read are"):
+    with pytest.raises(TypeError, match="'x' of these bytes is of int8; supported: "):
         network_of([node("Neg", ["x"], ["y"])], {"x": [2]}, kind=TensorProto.INT8)
     with pytest.raises(UsageError, match="takes the path or the bytes of an ONNX file; received int"):
         ws.from_onnx(3)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TextIO, overload
 
@@ -16,6 +17,7 @@ from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
 from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.memory import recycle_pages
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.errors import LimitError, OutOfMemoryError, UsageError
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from wholestep.distributed.estimate import WorkersReport
     from wholestep.distributed.network import Network
     from wholestep.distributed.workers import Workers
+    from wholestep.session.inspect.estimate import StepEstimate
 
 
 log = logging.getLogger("wholestep")
@@ -207,7 +210,7 @@ def compile_training_graph(
 
 
 @overload
-def estimate(model_or_graph: Model, *, workers: None = None, **arguments: Any) -> PlanReport: ...
+def estimate(model_or_graph: Model, *, workers: None = None, **arguments: Any) -> StepEstimate: ...
 @overload
 def estimate(
     model_or_graph: Model,
@@ -239,7 +242,9 @@ def estimate(
 
     Example::
 
-        print(ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=64).peak_bytes)
+        estimate = ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=64)
+        print(estimate.peak_bytes, estimate.fits("8GB"), estimate.memory, estimate.epoch_seconds(rows=60_000))
+        print(estimate.changes())  # with bfloat16, twice the batch, two workers
         print(ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=4096, workers=64, network="25Gb"))
     """
     if workers is None:
@@ -253,11 +258,23 @@ def estimate(
         return workers_report(definition, where, workers, "100Gb" if network is None else network, need_shard(shard))
     if network is not None:
         raise UsageError(f"network={network!r} is for several workers: give workers=64, for example, or leave it out.")
-    from wholestep.compiler.plan.io.report import plan_report
+    from wholestep.session.inspect.estimate import StepEstimate
 
     compiled = Plans(definition, replace(where.options, cache=False), where.device.target, threads=where.threads)
     plan, _ = compiled.plan_with_report(definition.main)
-    return plan_report(plan, where.threads, "estimate")
+    batch = definition.capacity.get("batch", 0)
+    others: dict[str, dict[str, Any]] = {"bfloat16": {"precision": "bfloat16"}, "two workers": {"workers": 2}}
+    if batch:
+        others[f"batch {2 * batch}"] = {"batch_size": 2 * batch, "capacity": None}
+    return StepEstimate(
+        plan,
+        where.threads,
+        footprint(plan, where.threads),
+        "estimate",
+        target=where.device.target,
+        rows=batch,
+        variants={name: partial(estimate, model_or_graph, **{**arguments, **other}) for name, other in others.items()},
+    )
 
 
 # -- helpers ---------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def _metrics(
     """The metrics of an entry point, and their states with their first values."""
     if not plans:
         return (), {}
-    named = EntryMetrics(programs.step_options, programs.state, plans, prefix).named
+    named = EntryMetrics(programs.step_options, programs.state, plans, prefix).state_prefixes
     fills = {}
     for plan in plans:
         fresh = first_values(plan, 0)

@@ -73,6 +73,7 @@ class Inspect:
     def report(self) -> PlanReport:
         """Kernels, flops, bytes moved, exact peak memory, and where each byte goes."""
         from wholestep.compiler.plan.io.report import plan_report
+        from wholestep.session.inspect.estimate import step_seconds
         from wholestep.session.inspect.slow_kernels import slow_notes
 
         plan = self._programs.main.plan
@@ -82,7 +83,9 @@ class Inspect:
         if where.ranks and self._norms_per_worker():
             plan = replace(plan, notes=(*plan.notes, "batch norms with per_worker=True are over each rank's own rows"))
         plan = replace(plan, notes=(*plan.notes, *self._privacy(), *slow_notes(plan, where.device.target)))
-        return plan_report(plan, where.threads, heading, self._verdict(), where.ranks, where.model_ranks)
+        report = plan_report(plan, where.threads, heading, self._verdict(), where.ranks, where.model_ranks)
+        predicted = step_seconds(plan, where.device.target, where.threads)
+        return replace(report, predicted=predicted, measured=self._programs.main.step_seconds)
 
     def _privacy(self) -> list[str]:
         """What a private step does, with the scalars as they are now."""

@@ -92,6 +92,7 @@ class EntryPoint:
         # On a synchronous device the loss is read immediately, otherwise on access.
         self._loss_now = program.loss if self.has_loss and program.synchronous else _no_loss_yet
         self.ran = False
+        self.step_seconds: float | None = None  # of the fastest slice of a run
         self._last: Callable[[], StepResult | None] = _no_result
 
     def __call__(self, arrays: Mapping[str, object]) -> StepResult:
@@ -126,6 +127,11 @@ class EntryPoint:
             return
         for start in range(0, count, most):
             yield {name: a[start : start + most] for name, a in arrays.items()}  # type: ignore[index]
+
+    def time_slice(self, steps: int, seconds: float) -> None:
+        """Note the time of a slice of a run."""
+        if steps:
+            self.step_seconds = min(seconds / steps, self.step_seconds or seconds / steps)
 
     def loss(self) -> float:
         """The loss of the last step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,9 @@ def run_in_slices(
                 with entry.turns:
                     entry.release()
                     options.begin_slice()
+                    began = perf_counter()
                     part = next(slices)
+                    entry.time_slice(len(part.losses), perf_counter() - began)
                     entry.ran = True
                 done = part.end
                 if options.raises:

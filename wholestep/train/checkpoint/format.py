@@ -123,7 +123,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     wrong = wrong_field(body)
     if wrong:
         raise CheckpointError(
-            f"the checkpoint {folder} is not one of ours: {wrong} in {MANIFEST}. Take another checkpoint of the run."
+            f"the checkpoint {folder} was not written by Wholestep: {wrong} in {MANIFEST}. Take another checkpoint of "
+            "the run."
         )
     assert isinstance(body, dict)
     return body

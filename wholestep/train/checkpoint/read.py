@@ -133,13 +133,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     counted = arrays.get(STEP)
     if counted is None or counted.shape != () or counted != body["step"]:
         raise CheckpointError(
-            f"the checkpoint {folder} is not one of ours: its files count other steps than {MANIFEST}."
+            f"the checkpoint {folder} was not written by Wholestep: its files count other steps than {MANIFEST}."
         )
     try:
         callbacks = with_arrays(body["callbacks"], arrays)
         history = TrainHistory.from_json(json.dumps(body["history"]))
     except (LookupError, TypeError, InputError) as error:
-        raise CheckpointError(f"the checkpoint {folder} is not one of ours: {error} in {MANIFEST}.") from None
+        raise CheckpointError(f"the checkpoint {folder} was not written by Wholestep: {error} in {MANIFEST}.") from None
     return Checkpoint(
         arrays={n: a for n, a in arrays.items() if not n.startswith(CALLBACKS)},
         position=Position(**body["position"]),

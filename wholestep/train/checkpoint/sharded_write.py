@@ -170,7 +170,7 @@ def read_whole(folder: Path, files: Mapping[str, str]) -> dict[str, Array]:
             for name, array in arrays.items():
                 pieces_by_name.setdefault(name, []).append(StatePiece.at(array, places[name]))
         except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"the checkpoint {folder} is not one of ours: {error} in {file}.") from None
+            raise CheckpointError(f"the checkpoint {folder} was not written by Wholestep: {error} in {file}.") from None
     return {name: _whole(folder, name, pieces) for name, pieces in pieces_by_name.items()}
 
 
@@ -178,4 +178,6 @@ def _whole(folder: Path, name: str, pieces: list[StatePiece]) -> Array:
     try:
         return join_pieces(pieces)
     except ValueError as error:
-        raise CheckpointError(f"the checkpoint {folder} is not one of ours: the parts of {name!r}: {error}.") from None
+        raise CheckpointError(
+            f"the checkpoint {folder} was not written by Wholestep: the parts of {name!r}: {error}."
+        ) from None

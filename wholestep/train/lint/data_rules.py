@@ -26,7 +26,7 @@ DUPLICATE_SHARE = 0.01
     "WS401",
     "inputs that are not normalised",
     reason="the initial weights and the learning rates of optimizers are made for inputs around -1 .. 1.",
-    fix="scale them: x / 255 for pixels, ws.data.Standardize for tables, or a ws.nn.BatchNorm1d as first layer.",
+    fix="scale them: x / 255 for pixels, ws.data.Encoder for tables, or a ws.nn.BatchNorm1d as first layer.",
     on_request=True,
 )
 def large_inputs(run: LintedRun) -> Iterator[str]:

@@ -89,11 +89,11 @@ class ReplicaHistory(TrainHistory):
     @property
     def best(self) -> Replica:
         """The replica with the lowest `monitor` in its last epoch."""
-        return self.ranked(self.monitor)[0]
+        return self.rank_by(self.monitor)[0]
 
-    def ranked(self, name: str) -> list[Replica]:
+    def rank_by(self, name: str) -> list[Replica]:
         """The replicas by a number of their last epochs, the best one first; those that diverged are last."""
-        sign = -1.0 if mode_of("ranked", name) == "max" else 1.0
+        sign = -1.0 if mode_of("rank_by", name) == "max" else 1.0
         values = {r.index: sign * r.last(canonical(name)) for r in self.replicas}
         return sorted(self.replicas, key=lambda r: v if isfinite(v := values[r.index]) else inf)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from wholestep.train.fitting import check_settings, takes_settings
 from wholestep.train.history import TrainHistory, align_right
 from wholestep.train.replicas.run import train_together
 
+if TYPE_CHECKING:
+    from wholestep.train.tuning.intervals import PredictionInterval
+
 FOLDER = "fold-{}"
 
 
@@ -25,6 +28,7 @@ class CrossValidation:
 
     models: tuple[Module, ...]
     histories: tuple[TrainHistory, ...]
+    held: tuple[Any, ...] = field(default=(), repr=False)  # the rows that each fold validated
 
     def __getitem__(self, name: str) -> list[float]:
         """The value of a number in the last epoch of each fold."""
@@ -42,6 +46,23 @@ class CrossValidation:
     def std(self, name: str = "val_loss") -> float:
         """The sample standard deviation of a number over the folds."""
         return float(np.std(self[name], ddof=1))
+
+    def predict(self, x: Any) -> Any:
+        """The mean of the predictions of all folds' models."""
+        return np.mean([np.asarray(model.predict(x)) for model in self.models], axis=0)
+
+    def predict_interval(self, x: Any, interval: float = 0.9) -> PredictionInterval:
+        """Predictions of numbers with an interval that contains the target in `interval` of the cases, by CV+.
+
+        With as many folds as rows it is the jackknife+ (Barber et al., arXiv:1905.02928): the ends are quantiles of
+        the predictions of a fold's model, minus and plus each residual of the rows that it has not seen.  For rows
+        drawn as the data was, the coverage is at least 2 interval - 1, typically about `interval`.
+
+        Example: `ws.cross_validate(model, (x, y), loss="mse", folds=10).predict_interval(x_new, 0.9).low`.
+        """
+        from wholestep.train.tuning.intervals import cv_plus  # imported here because few runs need it
+
+        return cv_plus(self.models, self.held, x, interval)
 
     def __len__(self) -> int:
         return len(self.histories)
@@ -66,7 +87,8 @@ def train_folds(experiment: Experiment, k: int, stratify: Any = False, groups: A
     for each in trained:
         if each.error is not None:
             raise each.error
-    return CrossValidation(tuple(r.model for r in trained), tuple(r.history for r in trained))
+    held = tuple(run.validation for run in runs)
+    return CrossValidation(tuple(r.model for r in trained), tuple(r.history for r in trained), held)
 
 
 @takes_settings

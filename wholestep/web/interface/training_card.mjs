@@ -153,7 +153,7 @@ export class TrainingCard {
   #tiles(logs) {
     const shown = Object.entries(logs).filter(([name, value]) => name.startsWith("val_") && typeof value === "number");
     const rest = shown.length ? shown : Object.entries(logs).filter(([name]) => name !== "epoch");
-    fill(byId("tiles"), rest.map(([name, value]) => make("div", {}, make("dt", {}, titled(name)), make("dd", { "data-log": name }, formatted(value)))));
+    fill(byId("tiles"), rest.map(([name, value]) => make("div", {}, make("dt", {}, titled(name.replace(/^val_/, ""))), make("dd", { "data-log": name }, formatted(value)))));
   }
 
   measured({ counts, points, errors }) {
@@ -175,7 +175,7 @@ export class TrainingCard {
     const shown = this.history.filter((_, i) => (this.history.length - 1 - i) % every === 0);
     const points = (name) => shown.filter((row) => typeof row[name] === "number").map((row) => [row.epoch + 1, row[name]]);
     const charts = names.map((name) => {
-      const both = [name, `val_${name}`].filter((one) => one === name || one in this.history.at(-1));
+      const both = [name, `val_${name}`].filter((one) => one === name || one in (this.history.at(-1) ?? {}));
       return curves(titled(name), both.map((one) => ({ name: one === name ? "training" : "validation", points: points(one) })), { log: name === "loss" && byId("log").checked });
     });
     fill(byId("charts"), charts);

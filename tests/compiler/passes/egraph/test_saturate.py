@@ -23,7 +23,7 @@ from wholestep.compiler.passes.egraph.rules.composites import composites_with_de
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows
 from wholestep.compiler.passes.egraph.rules.rule_set import rules_for
 from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, saturate
-from wholestep.compiler.passes.egraph.tables import Tables
+from wholestep.compiler.passes.egraph.tables import ENodeTables
 
 GRAPH = graph_of(example("gelu"), example("softmax"))
 EXACTNESS = Exactness.REASSOCIATING
@@ -56,7 +56,7 @@ def test_so_it_does_for_random_programs(graph: IRGraph) -> None:
 
 def test_equal_operands_make_equal_readers() -> None:
     """f(g(x)) and f(g(y)) become one e-node each once x = y, and their subsumption and facts are those of both."""
-    tables = Tables({"x": 0, "y": 0, "f": 1, "g": 1})
+    tables = ENodeTables({"x": 0, "y": 0, "f": 1, "g": 1})
     x, y = tables.add("x", (7,)), tables.add("y", (7,))
     readers = [tables.add("f", (tables.add("g", (operand, 7)), 7)) for operand in (x, y)]
     tables.limit(readers[0], 8.0, 1.0)
@@ -75,7 +75,7 @@ def test_equal_operands_make_equal_readers() -> None:
 
 def test_an_e_node_may_come_to_contain_its_own_class() -> None:
     """x = f(x), as x + 0 = x makes it."""
-    tables = Tables({"x": 0, "f": 1})
+    tables = ENodeTables({"x": 0, "f": 1})
     x = tables.add("x", (7,))
     f = tables.add("f", (x, 7))
     tables.union(x, f)

@@ -11,7 +11,7 @@ from typing import Any
 
 from wholestep.compiler.passes.egraph.rules.expression import MOST_ABOVE, MOST_BELOW
 from wholestep.compiler.passes.egraph.rules.query import ALL, ANY_CLASS, Atom, CompiledRule
-from wholestep.compiler.passes.egraph.tables import Arguments, Row, Tables
+from wholestep.compiler.passes.egraph.tables import Arguments, ENodeTables, Row
 
 Registers = list[Any]  # e-classes, attributes, types: integers; constants: floats
 
@@ -19,7 +19,7 @@ Registers = list[Any]  # e-classes, attributes, types: integers; constants: floa
 class Candidates:
     """The rows of each head that are at most so many levels above a change, in the order of their distance."""
 
-    def __init__(self, tables: Tables, since: int, most: int) -> None:
+    def __init__(self, tables: ENodeTables, since: int, most: int) -> None:
         self.since = since
         self._tables, self._most = tables, most
         self._rows: dict[tuple[str, int], Sequence[Row]] = {}
@@ -61,7 +61,7 @@ class Candidates:
             self._near.setdefault(row.head, []).append((distance, row))
 
 
-def find_matches(rule: CompiledRule, tables: Tables, candidates: Candidates) -> list[tuple[Row, Registers]]:
+def find_matches(rule: CompiledRule, tables: ENodeTables, candidates: Candidates) -> list[tuple[Row, Registers]]:
     """The root and the registers of each new match."""
     root, *atoms = rule.atoms
     members = tables.members
@@ -82,7 +82,7 @@ def find_matches(rule: CompiledRule, tables: Tables, candidates: Candidates) -> 
 
 
 def _extend(
-    rule: CompiledRule, atoms: Sequence[Atom], start: tuple[int, Registers], tables: Tables, candidates: Candidates
+    rule: CompiledRule, atoms: Sequence[Atom], start: tuple[int, Registers], tables: ENodeTables, candidates: Candidates
 ) -> list[Registers]:
     """The new matches from one root: each atom joins the partial matches with the rows that it may be."""
     partial = [start]
@@ -97,7 +97,7 @@ def _extend(
     ]
 
 
-def _join(atom: Atom, partial: Sequence[tuple[int, Registers]], tables: Tables) -> list[tuple[int, Registers]]:
+def _join(atom: Atom, partial: Sequence[tuple[int, Registers]], tables: ENodeTables) -> list[tuple[int, Registers]]:
     out = []
     for changed, registers in partial:
         if atom.eclass == ANY_CLASS:
@@ -127,7 +127,7 @@ def _fits(atom: Atom, arguments: Arguments, registers: Sequence[Any]) -> bool:
     return True
 
 
-def _holds(rule: CompiledRule, registers: Registers, tables: Tables) -> bool:
+def _holds(rule: CompiledRule, registers: Registers, tables: ENodeTables) -> bool:
     """Do the conditions of the rule hold?  Binds the types that it reads from `type_of`."""
     for tensor, register, bound in rule.typed:
         type = tables.type_of.get(registers[tensor])
@@ -143,7 +143,7 @@ def _holds(rule: CompiledRule, registers: Registers, tables: Tables) -> bool:
     return rule.bound is None or bounds_of(rule, registers, tables) is not None
 
 
-def bounds_of(rule: CompiledRule, registers: Registers, tables: Tables) -> tuple[float, float] | None:
+def bounds_of(rule: CompiledRule, registers: Registers, tables: ENodeTables) -> tuple[float, float] | None:
     """The bounds of the value that the rule creates; None if they are too far from those of the program's values."""
     assert rule.bound is not None
     source = registers[rule.bound.source]
@@ -159,6 +159,6 @@ def environment(rule: CompiledRule, registers: Registers) -> dict[str, Any]:
     return {name: registers[register] for name, register in rule.environment}
 
 
-def _facts_changed(rule: CompiledRule, registers: Registers, tables: Tables) -> int:
+def _facts_changed(rule: CompiledRule, registers: Registers, tables: ENodeTables) -> int:
     """The last round in which a fact that the rule reads changed."""
     return max([tables.fact_changed.get(registers[tensor], -1) for tensor in rule.facts], default=-1)

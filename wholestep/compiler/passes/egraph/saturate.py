@@ -15,7 +15,7 @@ from wholestep.compiler.passes.egraph.match import Candidates, Registers, bounds
 from wholestep.compiler.passes.egraph.rules.compile import compile_rules
 from wholestep.compiler.passes.egraph.rules.query import ALL, CompiledRule
 from wholestep.compiler.passes.egraph.rules.rule import Rule
-from wholestep.compiler.passes.egraph.tables import Row, Tables
+from wholestep.compiler.passes.egraph.tables import ENodeTables, Row
 
 LARGE_SHARE = 0.05  # share of a round's matches: a rule with more is disabled when the e-graph has grown too much
 
@@ -87,7 +87,7 @@ class _Saturation:
     def __post_init__(self) -> None:
         arities = {t.head: len(t.children) for t in self.encoded.terms}
         arities |= {build.head: len(build.children) for rule in self.rules for build in rule.builds}
-        self.tables = Tables(arities)
+        self.tables = ENodeTables(arities)
         self.enabled = {rule.name: rule for rule in self.rules}
         self.certificates: dict[str, set[tuple[int | float, ...]]] = {rule.name: set() for rule in self.rules}
         self.deadline = time.monotonic() + self.budget.seconds

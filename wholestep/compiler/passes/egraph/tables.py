@@ -27,7 +27,7 @@ class Row:
 
 
 @dataclass
-class Tables:
+class ENodeTables:
     """All rows and facts.  `arities`: the number of children of each head."""
 
     arities: Mapping[str, int]

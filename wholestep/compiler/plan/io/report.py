@@ -32,6 +32,8 @@ class PlanReport:
     ranks: int = 0  # data-parallel ranks, each with this plan and rows of its own; 0: not distributed
     verdict: str = ""  # the result of the check against the interpreter, or why there was none
     model_ranks: int = 1  # tensor-parallel ranks, which have the same rows
+    predicted: float | None = None  # seconds of a step by the prices of the target
+    measured: float | None = None  # seconds of a step in the fastest slice of a run; None before one
 
     @property
     def flops(self) -> int:
@@ -101,7 +103,14 @@ class PlanReport:
         title = f"{self.heading or 'plan'}: {sizes}, target {self.plan.target}, {self.threads} threads"
         shared = [f"in one kernel: {names}: {count}" for names, count in self.fusions.items()]
         notes = [f"note: {n}" for n in self.notes]
-        return "\n".join([title, "", *self._kernels(), *shared, "", *self._memory(), *self._wire(), *notes])
+        return "\n".join(
+            [title, "", *self._kernels(), *shared, "", *self._memory(), *self._wire(), *self._times(), *notes]
+        )
+
+    def _times(self) -> list[str]:
+        if self.predicted is None or self.measured is None:
+            return []
+        return [f"step: predicted {1e3 * self.predicted:,.3f} ms, measured {1e3 * self.measured:,.3f} ms"]
 
     def _wire(self) -> list[str]:
         if not self.ranks:

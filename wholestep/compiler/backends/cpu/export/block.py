@@ -67,7 +67,7 @@ def lay_out(step: ExportedStep) -> Block:
         prefix: ProgramPlace(*arguments[prefix], _own_buffers(plan, states, cursor))
         for prefix, plan in step.plans.items()
     }
-    staging = {name: cursor.take(size) for name, size in _staging(step).items()}
+    staging = {name: cursor.take(size) for name, size in _staging_sizes(step).items()}
     segments = Segments()
     for plan in step.plans.values():
         segments = segments.grown(plan.arena_bytes, plan.work_bytes, 1)
@@ -96,7 +96,7 @@ def _own_buffers(plan: Plan, states: Mapping[str, int], cursor: _Cursor) -> dict
     return offsets
 
 
-def _staging(step: ExportedStep) -> dict[str, int]:
+def _staging_sizes(step: ExportedStep) -> dict[str, int]:
     """The bytes of the rows of a shuffled batch, for each input that training reads row by row."""
     sizes = dict[str, int]()
     for plan in step.entries["train"].plans if "train" in step.entries else ():

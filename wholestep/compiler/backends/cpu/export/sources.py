@@ -26,8 +26,8 @@ def c_files(step: ExportedStep, block: Block) -> dict[str, str]:
     own = {name: (OWN / name).read_text() for name in ("step.c", "checkpoint.h", "program.h", "tensors.h")}
     own |= {"step.h": _header(step, block), "tables.h": tables(step, block)}
     parts = {PARTS[part] for plan in step.plans.values() for part in parts_of(plan)}
-    called = ["gemm.c", *sorted(parts), *_shared(plans.values())]
-    found = _closure([*called, *_included([*own.values(), *plans.values()])], own)
+    called = ["gemm.c", *sorted(parts), *_shared_files(plans.values())]
+    found = _closure([*called, *_includes([*own.values(), *plans.values()])], own)
     return {**own, **plans, **{f"native/{name}": (NATIVE / name).read_text() for name in found}}
 
 
@@ -42,13 +42,13 @@ def compile_flags(target: str) -> list[str]:
     return [*kept, "-fopenmp-simd", FREESTANDING]
 
 
-def _shared(plans: Iterable[str]) -> list[str]:
+def _shared_files(plans: Iterable[str]) -> list[str]:
     """The files that define the functions of the headers that plans include."""
-    included = set(_included(plans))
+    included = set(_includes(plans))
     return [name for header, name in SHARED.items() if header in included]
 
 
-def _included(texts: Iterable[str]) -> Iterator[str]:
+def _includes(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         yield from INCLUDED.findall(text)
 
@@ -63,7 +63,7 @@ def _closure(names: Iterable[str], own: Mapping[str, str]) -> list[str]:
             continue
         found[name] = None
         folder = PurePosixPath(name).parent
-        for other in _included([(NATIVE / name).read_text()]):
+        for other in _includes([(NATIVE / name).read_text()]):
             near = (folder / other).as_posix()
             waiting.append(near if (NATIVE / near).exists() else other)
     return sorted(found)

@@ -6,7 +6,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { LINE = 64 };                                   /* bytes of a cache line */
-enum { SHORT = 2 * LINE, MOST_THREADS = 8 };
+enum { SHORTEST = 2 * LINE, MOST_THREADS = 8 };
 
 /* Copy complete cache lines; `to` is a multiple of LINE. */
 static void copy_lines(char *to, const char *from, long bytes) {
@@ -14,7 +14,7 @@ static void copy_lines(char *to, const char *from, long bytes) {
 }
 
 static void copy(char *to, const char *from, long bytes) {
-  if (bytes < SHORT) {
+  if (bytes < SHORTEST) {
     memcpy(to, from, (size_t)bytes);
     return;
   }

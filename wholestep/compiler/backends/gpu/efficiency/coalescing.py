@@ -42,7 +42,7 @@ class TouchedMemory:
 def touched_memory(
     load: Load, points: Mapping[int, Numbers], sizes: Mapping[str, int], size: int, axis: int, each: int, packed: bool
 ) -> TouchedMemory:
-    """The touched_memory of one access of a warp whose threads are at `points`.
+    """The memory that one access of a warp touches, whose threads are at `points`.
 
     Args:
         size: bytes of an element.

@@ -23,7 +23,7 @@ from wholestep.compiler.plan.model.kernel import Kernel, Plan
 SHARED = re.compile(r"^(\s*)__shared__ (?:__align__\(16\) )?(.+?) (\w+)((?:\[\d+\])+);$")
 NEXT = ", const ws_step *next, const ws_data *data"  # additional parameters of a launch that gathers
 SIZES = {"float": 4, "double": 8, "int": 4, "long long": 8, "ws_byte": 1, "ws_half": 2}
-# CUDA's block coordinates -> their names in a kernel that has only a part of the launch's blocks.
+# CUDA's block coordinates -> the variables that replace them in a kernel with a part of the launch's blocks.
 OWN = (
     ("blockIdx.x", "block"),
     ("blockIdx.y", "chunk"),

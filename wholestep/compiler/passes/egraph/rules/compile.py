@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wholestep.compiler.passes.egraph.encode import FULL
 from wholestep.compiler.passes.egraph.rules.expression import Expression
-from wholestep.compiler.passes.egraph.rules.query import ALL, ANY_CLASS, ROOT, Atom, Bound, Build, CompiledRule
+from wholestep.compiler.passes.egraph.rules.query import ALL, ANY_CLASS, ROOT, Atom, Build, CompiledRule, MagnitudeBound
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
 from wholestep.compiler.passes.egraph.rules.typing import Types
@@ -56,12 +56,12 @@ class _Compiler:
         self._require_types()
         atoms = self._order()
         right = self._build(self.rule.right)
-        bound = self._bound()
+        bound = self._magnitude_bound()
         names = {**self.numbers, **dict.fromkeys(self.type_names.values())}
         tensors = (ROOT, *self.tensors.values())
         named_types = {t: name for t, name in self.type_names.items() if isinstance(t, str)}
         environment = (*zip(self.numbers, self.numbers), *named_types.items())
-        typed = tuple(self._typed(atoms))
+        typed = tuple(self._tensor_types(atoms))
         exact_tensors = tuple((self._register(tensor), number) for tensor, number in self.exact_tensors)
         source = () if bound is None else (bound.source,)
         return CompiledRule(
@@ -219,7 +219,7 @@ class _Compiler:
         tests = tuple(literals), tuple(equal), tuple(same)
         return Atom(term.head, eclass, self._register(term.name), term.depth, *tests, bound)
 
-    def _typed(self, atoms: Sequence[Atom]) -> Iterator[tuple[int, int, bool]]:
+    def _tensor_types(self, atoms: Sequence[Atom]) -> Iterator[tuple[int, int, bool]]:
         known = {register for atom in atoms for _, register in atom.binds} | {*map(self._register, self.exact)}
         for tensor, type in self.typed:
             register = self._register(type)
@@ -253,14 +253,14 @@ class _Compiler:
         self.builds.append(Build(tree.head, children, tree.slots, type, result, typed=True))
         return result
 
-    def _bound(self) -> Bound | None:
+    def _magnitude_bound(self) -> MagnitudeBound | None:
         """The new value may be so many times larger and smaller than a value of the program."""
         scaled = self.rule.scaled
         if scaled is None:
             return None
         of = scaled.of
         source = self.tensors[of.name] if isinstance(of, Variable) else self.node_names[of]
-        return Bound(self.registers[source], self.built[scaled.created], scaled.factor)
+        return MagnitudeBound(self.registers[source], self.built[scaled.created], scaled.factor)
 
     def _type_binding(self, tree: Tree, parent: Apply | None, position: int) -> int:
         type = self.types.of("right", tree, parent, position)
@@ -294,14 +294,14 @@ def has_type_of(types: Types, variable: Variable, tree: Tree) -> bool:
 
 def compile_rules(rules: Sequence[Rule]) -> list[CompiledRule]:
     """The rules compiled; those without exact types, which programs share, are kept."""
-    return [compile_rule(rule) if rule.types else _shared(rule) for rule in rules]
+    return [compile_rule(rule) if rule.types else _cached_query(rule) for rule in rules]
 
 
 _CACHE_CAPACITY = 4096  # entries of the cache below; it is cleared when full
 _compiled: dict[int, tuple[Rule, CompiledRule]] = {}  # id of a rule -> the rule, kept alive, and its query
 
 
-def _shared(rule: Rule) -> CompiledRule:
+def _cached_query(rule: Rule) -> CompiledRule:
     if id(rule) not in _compiled:
         if len(_compiled) >= _CACHE_CAPACITY:
             _compiled.clear()

@@ -43,7 +43,7 @@ class Build(NamedTuple):
     typed: bool  # does `type_of` get a row?
 
 
-class Bound(NamedTuple):
+class MagnitudeBound(NamedTuple):
     """The magnitude of register `created` is `factor` times that of `source`."""
 
     source: int
@@ -72,7 +72,7 @@ class CompiledRule:
     guard: Expression | None
     builds: tuple[Build, ...]
     right: int
-    bound: Bound | None
+    bound: MagnitudeBound | None
     simplifies: bool
     exact: tuple[int, ...]  # the registers before a match: exact types, else 0
     reach: int  # levels below the root at which a change may lead to a new match; ALL for a second left side
