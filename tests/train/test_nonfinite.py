@@ -237,7 +237,7 @@ def session(**options: Any) -> ws.Session:
 def test_trainers_and_loops_end_too(tmp_path: Path) -> None:
     loader = ws.DataLoader(X, Y, 8, shuffle=False)
     trainer = ws.Trainer(session(), callbacks=ws.ModelCheckpoint(tmp_path, "loss", every=1, last=9))
-    with pytest.raises(NonFiniteError, match="go on from the last checkpoint"):
+    with pytest.raises(NonFiniteError, match="saved as the last checkpoint: resume=True repeats the step"):
         trainer.train(loader, 4)
     assert trainer.history.stopped_by.startswith("NonFiniteError: the loss of step")
     assert trainer.history.epochs[-1].partial

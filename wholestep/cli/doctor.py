@@ -75,8 +75,7 @@ def remedies(failures: Mapping[str, Exception]) -> list[str]:
         advice.append("unset CC" if named else f'{shlex.quote(sys.executable)} -m pip install "wholestep[cc]"')
     if machine.cache_folder()[1]:
         advice.append("export WHOLESTEP_CACHE_DIR=/a/folder/that/you/can/write    # else every process compiles again")
-    usable = machine.usable_bytes()
-    if usable is not None and usable < machine.LEAST_BYTES:
+    if machine.usable_bytes() < machine.LEAST_BYTES:
         advice.append(
             f"ulimit -v {machine.LEAST_BYTES >> 10}    # or give the container 512 MiB of memory: compilers need it"
         )

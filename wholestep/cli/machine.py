@@ -35,15 +35,14 @@ def describe_cores() -> str:
     return f"{platforms.cores()} of {os.cpu_count()} may be used; {threads} threads by default"
 
 
-def usable_bytes() -> int | None:
-    """The memory of this machine, or what limits of the process and of its container leave; None if unknown."""
-    known = [limit for limit in (platforms.physical_bytes(), _address_space(), _container()) if limit is not None]
-    return min(known, default=None)
+def usable_bytes() -> int:
+    """The memory of this machine, or what limits of the process and of its container leave."""
+    limits = platforms.physical_bytes(), _address_space(), _container()
+    return min(limit for limit in limits if limit is not None)
 
 
 def describe_memory() -> str:
-    usable = usable_bytes()
-    return "unknown" if usable is None else f"{usable / (1 << 30):.1f} GiB may be used"
+    return f"{usable_bytes() / (1 << 30):.1f} GiB may be used"
 
 
 def _address_space() -> int | None:

@@ -13,7 +13,6 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import DType, float16, float32
 from wholestep.errors import OptionError, UsageError
-from wholestep.privacy.settings import Privacy
 from wholestep.records import dataclass
 from wholestep.schedules.base import Schedule
 from wholestep.steps.loss_scale import LossScale
@@ -21,6 +20,7 @@ from wholestep.steps.loss_scale import LossScale
 if TYPE_CHECKING:
     from wholestep.compiler.frontend.graph import Graph
     from wholestep.metrics import Metric
+    from wholestep.privacy.settings import Privacy
 
 NONFINITE = ("ignore", "skip", "raise")
 RATE = "optimizer.lr"
@@ -255,6 +255,8 @@ def as_private(value: object, batch_size: int | None) -> Privacy | None:
     """Checks `privacy=` of a session, whose noise is known."""
     if value is None:
         return None
+    from wholestep.privacy.settings import Privacy  # imported here because most steps have none
+
     if not isinstance(value, Privacy):
         fail(OptionError, f"privacy is ws.Privacy(noise=1.1, clip=1.0), or epsilon= in ws.fit; received {value!r}.")
     return value.for_batches(batch_size)

@@ -61,7 +61,7 @@ def html(description: Mapping[str, Any], step: str, files: Mapping[str, bytes], 
         "style": style,
         "code": code,
         "spec": json.dumps(description).replace("<", "\\u003c"),
-        **{name: _compressed(content) for name, content in files.items()},
+        **{name: _gzip_text(content) for name, content in files.items()},
     }
     template = (PAGE / "page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], template)
@@ -85,5 +85,5 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _compressed(content: bytes) -> str:
+def _gzip_text(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()

@@ -18,7 +18,7 @@ from wholestep.data.tables.frame_data import as_framed
 from wholestep.errors import CheckpointError, OptionError, UsageError
 from wholestep.nn.layers.table_encoding import encoding_metadata, encoding_of
 from wholestep.nn.module.module import Module
-from wholestep.nn.state.weights import replacing
+from wholestep.nn.state.weights import temporary_for
 from wholestep.train import Experiment
 from wholestep.train.checkpoint.identity import identity_of
 from wholestep.web import description
@@ -77,7 +77,7 @@ def export_page(
 
 def _write(target: Path, text: str) -> None:
     try:
-        with replacing(target) as temporary:
+        with temporary_for(target) as temporary:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CheckpointError(
@@ -108,15 +108,16 @@ def _description(
     embedded = min(rows or len(table), len(table)) if rows else description.rows_within(table, EXAMPLE_BYTES)
     whole = embedded == len(table)
     identity = identity_of(trainer.session, loader)
+    target = _target_name(experiment, encoding)
     return {
         "name": name,
         "manifest": manifest,
         "task": task,
         "classes": description.classes_of(task, encoding, outputs),
         "encoding": None if encoding is None else json.loads(encoding.to_json()),
-        "target": _target_name(experiment, encoding),
+        "target": target,
         "image": None if pixels is None else description.pixels_of(first, pixels),
-        "preview": None if encoding is None else _preview(experiment),
+        "preview": None if encoding is None else _preview(experiment.data, target or "target"),
         "example": {"rows": embedded, "of": len(table)},
         "settings": {
             "epochs": experiment.epochs,
@@ -157,14 +158,14 @@ def _target_name(experiment: Experiment, encoding: Encoding | None) -> str | Non
     return None if encoding is None else "target"
 
 
-def _preview(experiment: Experiment) -> dict[str, Any] | None:
+def _preview(data: Any, target: str) -> dict[str, Any] | None:
     """The first rows of a table, as they were before encoding."""
-    framed = as_framed(experiment.data, dicts=True)
+    framed = as_framed(data, dicts=True)
     if framed is None:
         return None
     columns = dict(framed.inputs.columns)
     if framed.target is not None and not isinstance(framed.target, np.ndarray):
-        columns[_target_name(experiment, encoding_of(experiment.model)) or "target"] = framed.target
+        columns[target] = framed.target
     head = as_frame(columns).select(np.arange(min(PREVIEW, len(framed))))
     cells = [[None if gap else _plain(value) for value, gap in zip(c.values, c.missing)] for c in head.columns.values()]
     return {"names": list(columns), "rows": [list(row) for row in zip(*cells)]}

@@ -128,7 +128,7 @@ def save_arrays(
         name: np.ascontiguousarray(a).reshape(a.shape) for name, a in values.items()
     }  # reshape, since scalars become arrays of one axis
     try:
-        with replacing(target) as temporary:
+        with temporary_for(target) as temporary:
             save_file(arrays, temporary, metadata={"format": "pt", **(header or {})})
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
@@ -138,7 +138,7 @@ def save_arrays(
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[Path]:
+def temporary_for(target: Path) -> Iterator[Path]:
     """A temporary file for the block to write; it then replaces the target."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)

@@ -18,8 +18,8 @@ SYSTEM = re.compile(
     r"\b(pthread_|clock_gettime|nanosleep|sched_yield|sched_get|syscall\(|sysconf|sigfillset|unistd\.h)"
 )
 PYTHON = re.compile(r"import fcntl|sched_getaffinity|os\.sysconf|/proc/(meminfo|cpuinfo)|register_at_fork|setpriority")
-# Ranks as processes need Linux; the worker of the e-graph imports no other module.
-OWN_SYSTEM = ("distributed/", "backends/cuda/", "platforms/", "egraph/worker.py")
+# Ranks as processes need Linux.
+OWN_SYSTEM = ("distributed/", "backends/cuda/", "platforms/")
 SYSTEMS = ("linux", "macos", "windows")
 
 
