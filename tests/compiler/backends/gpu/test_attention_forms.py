@@ -68,7 +68,7 @@ def with_swin_table(t: Operands) -> ws.Tensor:
     return ws.softmax(t.scores() + bias) @ t.v
 
 
-def padded(t: Operands) -> ws.Tensor:
+def with_padding(t: Operands) -> ws.Tensor:
     seen = t.g.input("seen", ("batch", t.pairs[1]), "bool")
     return ws.attention(t.q, t.k, t.v, mask=seen.reshape((seen.shape[0], 1, 1, t.pairs[1])))
 
@@ -82,7 +82,7 @@ CASES: dict[str, Case] = {
     "causal": Case(causal),
     "a causal mask": Case(lambda t: ws.attention(t.q, t.k, t.v, mask=t.lower())),
     "a causal formula": Case(lambda t: ws.softmax(ws.where(t.lower(), t.scores(), float("-inf"))) @ t.v),
-    "padding": Case(padded, 128),
+    "padding": Case(with_padding, 128),
     "a bias with its gradient": Case(lambda t: ws.attention(t.q, t.k, t.v, mask=t.bias())),
     "a bias in a formula": Case(lambda t: ws.softmax(t.scores() + t.bias()) @ t.v),
     "ALiBi": Case(with_alibi),
@@ -149,7 +149,7 @@ def test_float32_has_them_up_to_heads_of_128(precision: str, form: Form) -> None
     assert attention_forms(planned(NARROW, precision, "sm_90")) == [form] * (2 * len(NARROW))
 
 
-def softly_capped(t: Operands) -> ws.Tensor:
+def with_capped_scores(t: Operands) -> ws.Tensor:
     return ws.softmax(ws.tanh(t.scores() / 30.0) * 30.0) @ t.v
 
 
@@ -157,7 +157,7 @@ def softly_capped(t: Operands) -> ws.Tensor:
     ("precision", "case"),
     [
         ("bfloat16", Case(lambda t: ws.attention(t.q, t.k, t.v, causal=True, dropout=0.1), 512)),
-        ("bfloat16", Case(softly_capped, 512)),
+        ("bfloat16", Case(with_capped_scores, 512)),
         ("tf32", Case(causal, 512, width=160)),
     ],
     ids=["dropout", "soft capping", "wide heads in float32"],

@@ -241,3 +241,16 @@ def test_a_row_that_is_written_elsewhere_is_not_read_ahead(plans: tuple[IRGraph,
 def test_machine_code_spills_nothing(architecture: str, plans: tuple[IRGraph, Plan, Plan]) -> None:
     found = machine_code(plans[1], architecture)
     assert [used.stores + used.loads for used in found] == [0, 0]
+
+
+@pytest.mark.parametrize("classes", [50304, 50257])
+def test_the_loss_of_long_rows_needs_no_spills(classes: int) -> None:
+    """No level keeps the float32 values of another one: a row in a half type takes half of the registers."""
+    g = ws.Graph()
+    x, labels = g.input("x", ("batch", 64)), g.input("labels", ("batch",), "int32")
+    scores = ws.tanh(x) @ g.parameter("weight", (classes, 64)).T
+    g.set_outputs({"loss": ws.losses.cross_entropy(scores, labels)})
+    given: dict[str, Any] = {"batch_size": 8192, "precision": "bfloat16", "device": "null:cuda/sm_90", "options": PLAIN}
+    plan = ws.build_session(g, optimizer=ws.SGD(lr=0.1), **given).plan
+    assert max(schedule_of(k).ahead for k in plan.kernels) > 100_000
+    assert not [used for used in machine_code(plan, "sm_90") if used.stores or used.loads]

@@ -114,8 +114,13 @@ class RowLevels:
 
     @property
     def inside(self) -> str:
-        """The condition that a vector begins inside the row."""
-        return f"({self.before_last} || base < {self.length})" if self.before_last else f"base < {self.length}"
+        """The condition that a vector begins inside the row.
+
+        In a row that is prefetched it is tested for every vector, although only the last may begin behind the row:
+        without these branches the compiler keeps float32 values of the whole row for the next level, and spills.
+        """
+        after = f"base < {self.length}"
+        return f"({self.before_last} || {after})" if self.before_last and not self.w.schedule.ahead else after
 
     def start_sums(self) -> None:
         """Zero-initialises a thread's column sums."""
