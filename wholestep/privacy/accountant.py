@@ -71,11 +71,11 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
     Example: `ws.privacy.noise_for(epsilon=3, delta=1e-5, rate=256 / 60000, steps=4688)`.
     """
 
-    def epsilon_of(noise: float) -> float:
+    def epsilon_at(noise: float) -> float:
         return epsilon_of(Phase(noise, rate, steps), delta)
 
     low, high = 0.0, 1.0
-    while epsilon_of(high) > epsilon:
+    while epsilon_at(high) > epsilon:
         low, high = high, 2 * high
         if high > LARGEST_NOISE:
             raise OptionError(
@@ -84,7 +84,7 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
             )
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if epsilon_of(middle) <= epsilon else (middle, high)
+        low, high = (low, middle) if epsilon_at(middle) <= epsilon else (middle, high)
     return high
 
 
