@@ -9,7 +9,7 @@ from wholestep.callbacks.base import Callback
 from wholestep.callbacks.run import Logs
 from wholestep.errors import UsageError
 from wholestep.privacy.accountant import Phase
-from wholestep.privacy.settings import Privacy, spent
+from wholestep.privacy.settings import Privacy, total_epsilon
 
 NOISE = "privacy.noise"  # the runtime scalar
 
@@ -34,7 +34,7 @@ class PrivacyLedger(Callback):
         left = self.steps - sum(p.steps for p in self.phases)
         if self.privacy.epsilon is None or not self.phases or left <= 0:
             return
-        total = spent([*self.phases, Phase(self._noise, self.rate, left)], self.privacy.delta)
+        total = total_epsilon([*self.phases, Phase(self._noise, self.rate, left)], self.privacy.delta)
         if total > self.privacy.epsilon * (1 + 1e-3):
             raise UsageError(
                 f"privacy=: the run so far has spent an epsilon of {self.epsilon:.4g}, and its {left} remaining steps "
@@ -57,7 +57,7 @@ class PrivacyLedger(Callback):
     @property
     def epsilon(self) -> float:
         """The ε that the steps so far have spent, at the run's δ."""
-        return spent(self.phases, self.privacy.delta)
+        return total_epsilon(self.phases, self.privacy.delta)
 
     def epoch_numbers(self, epoch: int) -> Logs:
         return {"epsilon": self.epsilon}

@@ -52,15 +52,17 @@ def epsilon_of(phases: Phase | Iterable[Phase], delta: float) -> float:
     """
     steps = [phases] if isinstance(phases, Phase) else list(phases)
 
-    def bound(order: float) -> float:
+    def epsilon_bound(order: float) -> float:
         total = math.fsum(p.steps * _divergence(p.noise, p.rate, order) for p in steps)
         return total + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
     low, high = 0, len(ORDERS) - 1
     while low < high:  # a convex function over a linear one has one minimum
         middle = (low + high) // 2
-        low, high = (low, middle) if bound(ORDERS[middle]) <= bound(ORDERS[middle + 1]) else (middle + 1, high)
-    return max(0.0, bound(ORDERS[low]))
+        low, high = (
+            (low, middle) if epsilon_bound(ORDERS[middle]) <= epsilon_bound(ORDERS[middle + 1]) else (middle + 1, high)
+        )
+    return max(0.0, epsilon_bound(ORDERS[low]))
 
 
 def noise_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
@@ -69,11 +71,11 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
     Example: `ws.privacy.noise_for(epsilon=3, delta=1e-5, rate=256 / 60000, steps=4688)`.
     """
 
-    def spent(noise: float) -> float:
+    def epsilon_at(noise: float) -> float:
         return epsilon_of(Phase(noise, rate, steps), delta)
 
     low, high = 0.0, 1.0
-    while spent(high) > epsilon:
+    while epsilon_at(high) > epsilon:
         low, high = high, 2 * high
         if high > LARGEST_NOISE:
             raise OptionError(
@@ -82,7 +84,7 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
             )
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+        low, high = (low, middle) if epsilon_at(middle) <= epsilon else (middle, high)
     return high
 
 

@@ -89,7 +89,7 @@ def chance_outside(rows: int, rate: float) -> float:
     return empty + math.exp(above - mean - above * math.log(above / mean))
 
 
-def spent(phases: list[Phase], delta: float) -> float:
+def total_epsilon(phases: list[Phase], delta: float) -> float:
     """The ε that phases of steps have spent; infinite for steps without noise."""
     return math.inf if any(p.noise == 0 and p.steps for p in phases) else epsilon_of(phases, delta)
 

@@ -58,7 +58,7 @@ def private_slopes(
     whole = step.to_ir()
     for forward_pass in BEFORE_GRADIENTS:
         whole = forward_pass(whole)
-    whole, slopes, penalties = _expanded(step, whole, params, batch)
+    whole, slopes, penalties = _expand(step, whole, params, batch)
     final = _over(step, whole)
     rows = Contributions(batch)
     norms = Tensor(gradient_square_norms(slopes, rows), final).sqrt()
@@ -71,7 +71,7 @@ def private_slopes(
     return final, Slopes(loss, [final.adopt(p) for p in params], grads)
 
 
-def _expanded(
+def _expand(
     step: Graph, whole: ir.IRGraph, params: Sequence[Tensor], batch: str
 ) -> tuple[ir.IRGraph, list[Node], list[Node | None]]:
     """The graph without gradient nodes, the gradients of the sum of the rows' losses, and those of penalties."""

@@ -29,10 +29,10 @@ class WeightedSums:
         """A gradient, or another linear function of sums over rows, with the weights."""
         if node not in self._new:
             with b.origin(node):
-                self._new[node] = self._weighted(node)
+                self._new[node] = self._with_weights(node)
         return self._new[node]
 
-    def _weighted(self, node: Node) -> Node:
+    def _with_weights(self, node: Node) -> Node:
         rows = self._rows
         if rows.placement(node) == Replicated():
             return node
