@@ -149,7 +149,6 @@ class LossWatch:
         saved = any(c.saves for c in self.trainer.callbacks)
         where = "; go on from the last checkpoint, resume=..." if saved else ""
         weights = f"The weights are those after it{where}."
-        self.restored = None
         why = Cause()
         try:
             if self._copy:
@@ -181,6 +180,7 @@ class LossWatch:
         Empty if the repetition differs, because the user has changed something in between.
         """
         session = self.trainer.session
+        self.restored = None
         if made and math.isfinite(self._repeat_until(Position(at.epoch, at.step + 1))):
             return Cause()
         self._repeat_until(at)

@@ -81,8 +81,10 @@ def stats_of_gradients(
     """The statistics of each gradient; `changes` has parameters before and after a step."""
     result = {}
     for name, gradient in gradients.items():
-        unused = ~gradient.reshape(len(gradient), -1).any(1) if gradient.ndim > 1 else np.zeros(0, bool)
-        stats = replace(Stats.of(name, gradient), units=len(unused), dead=int(unused.sum()))
+        stats = Stats.of(name, gradient)
+        if gradient.ndim > 1:
+            alive = np.count_nonzero(gradient.reshape(len(gradient), -1).any(axis=1))
+            stats = replace(stats, units=len(gradient), dead=len(gradient) - int(alive))
         if name in changes:
             before, after = (array.astype(np.float64) for array in changes[name])
             norms = float(np.linalg.norm(before.ravel())), float(np.linalg.norm((after - before).ravel()))

@@ -56,11 +56,12 @@ def fit_replicas(run: Experiment, config: Mapping[str, Any] | None = None) -> Re
     if isinstance(run.validation, float | Holdout):  # the same validation rows for all, so that they can be compared
         data, held = split_holdout(run.data, run.validation, run.data_seed, run.shuffle)
         run = replace(run, data=data, validation=held)
+    model = run.model
     single = replace(run, replicas=1, sweep=None)
     runs = [single.having(changed) for changed in settings]
     history = ReplicaHistory.of(train_together(runs, settings, FOLDER, config))
-    _adopt(run.model, history.best.model)
-    remember_loss(run.model, None if run.loss_weights else run.loss, run.metrics)
+    _adopt(model, history.best.model)
+    remember_loss(model, None if run.loss_weights else run.loss, run.metrics)
     return history
 
 

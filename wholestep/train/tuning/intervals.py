@@ -70,4 +70,5 @@ def _residuals(model: Module, rows: Any) -> Array:
             f"intervals are for numbers: expected targets of dtype float and the shape {prediction.shape} of the "
             f"predictions; received {target.dtype} {target.shape}."
         )
-    return np.abs(target.reshape(prediction.shape) - prediction)
+    distances: Array = np.abs(target.reshape(prediction.shape) - prediction)
+    return distances
