@@ -46,7 +46,8 @@ FOLDER = "replica-{}"
 def fit_replicas(run: Experiment, config: Mapping[str, Any] | None = None) -> ReplicaHistory:
     """Train every replica of a run; the model gets the weights of the best one."""
     settings = replica_settings(run)
-    if not isinstance(run.model, Module):
+    model = run.model
+    if not isinstance(model, Module):
         raise UsageError("replicas= and sweep= train copies of a ws.nn.Module; a @ws.step function has one state.")
     if run.workers is not None or run.within is not None:
         raise UsageError(
@@ -56,7 +57,6 @@ def fit_replicas(run: Experiment, config: Mapping[str, Any] | None = None) -> Re
     if isinstance(run.validation, float | Holdout):  # the same validation rows for all, so that they can be compared
         data, held = split_holdout(run.data, run.validation, run.data_seed, run.shuffle)
         run = replace(run, data=data, validation=held)
-    model = run.model
     single = replace(run, replicas=1, sweep=None)
     runs = [single.having(changed) for changed in settings]
     history = ReplicaHistory.of(train_together(runs, settings, FOLDER, config))
