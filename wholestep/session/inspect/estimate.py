@@ -21,8 +21,8 @@ from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, WholestepError
 from wholestep.steps.options import as_memory_limit
 
-BARRIER = 1.5e-6  # seconds of a barrier of the threads of a CPU
-CALL = 2.0e-6  # seconds of a step outside of its kernels: the scalar prologue, the native call
+BARRIER = 1.5e-6  # seconds of a barrier of the threads of a CPU; estimated, not measured
+CALL = 2.0e-6  # seconds of a step outside of its kernels: the scalar prologue, the native call; estimated
 
 
 def step_seconds(plan: Plan, target: Target, threads: int) -> float:
