@@ -83,7 +83,7 @@ def test_parameters_start_with_numbers_that_are_given() -> None:
             return x * self.scale + self.shift
 
     np.testing.assert_array_equal(Scaled().predict(np.ones((2, 3), np.float32)), [[1.5, 2.5, 3.5]] * 2)
-    with pytest.raises(ws.errors.HabitError, match=r"tensors are created by functions: ws.zeros\(\(3, 4\)\)"):
+    with pytest.raises(ws.errors.HabitError, match=r"functions create tensors: ws.zeros\(\(3, 4\)\)"):
         ws.nn.Parameter(ws.Tensor(3, 4))  # type: ignore[arg-type]
     with pytest.raises(ws.errors.UsageError, match="received a tensor of a graph, which has none yet"):
         ws.nn.Parameter(ws.Graph().input("x", (2,)))

@@ -100,7 +100,7 @@ def test_the_report_has_rules_integers_times_and_the_class(tmp_path: Path) -> No
     text = str(report)
     assert f"{report.before.flops:,}" in text
     assert f"{report.after.bytes_moved:,}" in text
-    for part in ("encode", "worker: saturate", "extract", "before autodiff", "whole step"):
+    for part in ("encode", "saturate", "extract", "before autodiff", "whole step"):
         assert part in text
 
 

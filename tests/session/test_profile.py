@@ -103,9 +103,9 @@ def test_a_profiled_build_computes_the_same_bits() -> None:
 
 
 def test_clocks_are_off_by_default(session: ws.Session) -> None:
-    assert "ws_clock" not in render(session.plan)
-    assert "ws_clock" in render(session.plan, profile=True)
-    assert "ws_clock" not in session.source
+    assert "ws_now_ns" not in render(session.plan)
+    assert "ws_now_ns" in render(session.plan, profile=True)
+    assert "ws_now_ns" not in session.source
 
 
 def test_sizes_below_the_capacity_have_no_rates(session: ws.Session) -> None:

@@ -179,7 +179,7 @@ def test_what_the_command_line_sets_is_set_after_the_file(script: Path) -> None:
         ("hidden = 'wide'", [], "run.toml says hidden = 'wide'"),
         ("epochs: 5", [], "error: run.toml is not valid TOML: Expected '=' after a key in a key/value pair (at line 1"),
         ("seed = 2026-11-16", [], "error: run.toml: seed is 2026-11-16; expected numbers, texts, true, false or lists"),
-        ("'optimizer.lr' = 1\n[optimizer]\nlr = 2", [], "run.toml says optimizer.lr twice"),
+        ("'optimizer.lr' = 1\n[optimizer]\nlr = 2", [], "run.toml sets optimizer.lr twice"),
         ("loss_weights.kl = 0.1", [], "loss_weights={'kl': 0.1} is for a loss of several parts"),
         ("", ["--config", "absent.toml"], "error: absent.toml: No such file or directory"),
     ],
