@@ -68,7 +68,7 @@ DEFAULTS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], torch.nn.Modu
         lambda: torch.nn.MultiheadAttention(96, 4),
     ),
 }  # fmt: skip
-MADE_OF_OTHERS = {"Module", "Sequential", "Residual", "TransformerBlock", "SwiGLU", "SeparableConv2d",
+MADE_OF_OTHERS = {"Module", "Sequential", "Ensemble", "Residual", "TransformerBlock", "SwiGLU", "SeparableConv2d",
                   "TransformerDecoderBlock", "Transformer", "TransformerEncoder", "TransformerDecoder"}  # fmt: skip
 
 

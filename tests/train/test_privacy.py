@@ -117,3 +117,12 @@ def test_draws_of_any_size_run_in_one_program() -> None:
 def test_what_privacy_cannot_protect_is_refused(settings: dict[str, Any], pattern: str) -> None:
     with pytest.raises((GraphError, UsageError), match=pattern):
         build(**settings).fit()
+
+
+def test_a_ledger_adds_the_phases_that_a_checkpoint_has() -> None:
+    ledger = ws.callbacks.PrivacyLedger(PRIVACY, rate=0.1)
+    state = {"phases": [[1.0, 0.1, 50], [2.0, 0.1, 50]]}
+    ledger.load_state_dict(state)
+    assert ledger.state_dict() == state
+    phases = [ws.privacy.Phase(noise, rate=0.1, steps=50) for noise in (1.0, 2.0)]
+    assert ledger.epsilon == pytest.approx(ws.privacy.epsilon_of(phases, delta=PRIVACY.delta))
