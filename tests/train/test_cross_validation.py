@@ -116,7 +116,7 @@ ANSWERED: dict[str, tuple[Any, str]] = {
     "verbose": (7, r"verbose=7: expected 0 \(silent\), 1 \(a bar\) or 2 \(a line per epoch\)"),
     "val_check_interval": (
         0.5,
-        "val_check_interval=0.5: a fraction of an epoch is not supported; give validate_every_steps=",
+        "val_check_interval=0.5: give validate_every_steps= for parts of an epoch",
     ),
     "num_epochs": (3, "ws.fit: num_epochs= is another name of epochs=, and both were given"),
     "y": (Y, r"data is one argument: ws.fit\(model, \(x, y\), ...\)"),
