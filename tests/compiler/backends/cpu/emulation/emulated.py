@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import math
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -75,6 +77,7 @@ def _call(command: Sequence[str]) -> None:
 def runtime(target: str) -> tuple[list[str], tempfile.TemporaryDirectory[str]]:
     """The object files of the runtime and of main.c, compiled once per process; the folder lives as long."""
     folder = tempfile.TemporaryDirectory(prefix="wholestep-arm64-")
+    atexit.register(folder.cleanup)
     shutil.copy(Path(__file__).with_name("main.c"), folder.name)
     return compile_arm64(target, ["main.c", *LIBRARY], Path(folder.name)), folder
 
@@ -84,6 +87,7 @@ class Emulated:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.folder = plan, tempfile.TemporaryDirectory(prefix="wholestep-arm64-")
+        weakref.finalize(self, self.folder.cleanup)  # before the folder warns that nobody has removed it
         here = Path(self.folder.name)
         (here / "plan.c").write_text(render(plan))
         self.program = str(here / "program")
