@@ -285,7 +285,7 @@ def test_per_micro_batch_accepts_what_cannot_be_cut() -> None:
         return (output - target).abs().max()
 
     settings: dict[str, Any] = {"loss": spread, "accumulate": 2, "batch_size": 2, "drop_last": True, "shuffle": False}
-    with pytest.raises(ws.errors.GraphError, match=r"cannot be cut .*per_micro_batch=True"):
+    with pytest.raises(ws.errors.GraphError, match=r"cannot be split into batches.*per_micro_batch=True"):
         fit(**settings)
     model = line()
     first = fit(model, **settings, per_micro_batch=True, limit_batches=2)["loss"][0]

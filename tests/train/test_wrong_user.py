@@ -102,7 +102,7 @@ FEATURES: dict[str, Case] = {
     "uint8 rows": (
         lambda: fit(IMAGES.reshape(12, 16), model=linear(16)),
         InputError,
-        r"'x' is uint8, .*integers are for embeddings. Convert features, x\.astype\('float32'\), and scale pixels",
+        r"'x' is uint8, .*integer inputs are for embeddings. Convert features, x\.astype\('float32'\), and scale",
     ),
     "integers": (lambda: fit(np.ones((12, 3), int)), InputError, r"'x' is int64, .*x\.astype\('float32'\)"),
     "NaN at the start": (lambda: fit(changed(X, 0, np.nan)), InputError, r"'x' holds nan at \[0, 0\]; .*nan_to_num"),

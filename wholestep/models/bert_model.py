@@ -229,7 +229,8 @@ class SelfAttention(Module):
         self, model: str, width: int, heads: int, dropout: float | Switchable, start: object, dtype: object
     ) -> None:
         if width % heads:
-            fail(OptionError, f"{model}: a width of {width} does not divide into {heads} heads; choose a multiple.")
+            text = f"{model}: a width of {width} does not divide into {heads} heads; choose a multiple of {heads}."
+            fail(OptionError, text)
         self.heads, self.each, self.rate = heads, width // heads, dropout
         self.query, self.key, self.value = (Linear(width, width, init=start, dtype=dtype) for _ in range(3))
 

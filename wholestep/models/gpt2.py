@@ -114,7 +114,8 @@ class GPT2Attention(Module):
 
     def __init__(self, width: int, heads: int, layers: int, dtype: object) -> None:
         if width % heads:
-            fail(OptionError, f"gpt2: a width of {width} does not divide into {heads} heads; choose a multiple.")
+            text = f"gpt2: a width of {width} does not divide into {heads} heads; choose a multiple of {heads}."
+            fail(OptionError, text)
         self.heads = heads
         self.c_attn = Projection(width, 3 * width, 0.02, dtype)
         self.c_proj = Projection(width, width, 0.02 / math.sqrt(2 * layers), dtype)

@@ -104,7 +104,8 @@ def _last_inputs(model: Module) -> tuple[Sequence[object], Mapping[str, object]]
     """The inputs that the model was last trained, evaluated or called with."""
     specs = model.__dict__.get(SEEN)
     if specs is None:
-        fail(UsageError, f"this {type(model).__name__} has not seen data yet: model.summary({_likely(model)}).")
+        text = f"this {type(model).__name__} has not seen data yet; say what it takes: model.summary({_likely(model)})."
+        fail(UsageError, text)
     return ((), specs) if isinstance(specs, Mapping) else ((specs,), {})
 
 
