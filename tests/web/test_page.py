@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -97,9 +98,12 @@ def test_a_run_is_stopped_and_continued_here_and_in_python(tab: Tab) -> None:
     weights = digits(x, y).model
     assert not weights.load(file, strict=False).missing
 
+    shown = tab.text("#tiles")
     tab.click("#reset")
+    tab.wait(f"document.querySelector('#tiles').textContent !== {json.dumps(shown)}")
     tab.choose("#restore", file)
     tab.wait("document.querySelector('#keep-status').textContent.includes('is loaded')")
+    assert tab.text("#tiles") == shown
     assert history(checkpoint(tab)) == history(file)
     tab.choose("#restore", Path(__file__))
     assert "test_page.py is not a complete safetensors file" in refused(tab, "keep")
@@ -129,8 +133,12 @@ def test_dropped_arrays_are_trained_on_and_predicted(tab: Tab, tmp_path: Path) -
     lines = tab.downloaded("predictions.csv").read_text().split()
     assert (lines[0], len(lines)) == ("prediction", 501)
 
+    tab.fill("#rate", -1)
+    tab.click("#start")
+    assert "the learning rate is -1; expected a number above 0" in refused(tab, "train")
     tab.fill("#rate", 1e38)
     tab.click("#start")
+    tab.wait("document.querySelector('#train-error').textContent.startsWith('the loss')")
     text = refused(tab, "train")
     assert "the loss is not finite" in text
     assert "Choose a smaller learning rate" in text
@@ -200,7 +208,6 @@ def test_files_wait_until_a_run_is_stopped(tab: Tab, tmp_path: Path) -> None:
     tab.drop("#predict-card", tmp_path / "x.npy")  # while it trains
     tab.wait("document.querySelectorAll('[data-prediction]').length === 50")
     stop(tab)
-    tab.fill("#epochs", 1)
     file = checkpoint(tab)
     assert history(file)[-1]["val_accuracy"] > 0.9
     tab.drop("h1", tmp_path / "x.npy", tmp_path / "y.npy")
