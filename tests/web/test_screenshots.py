@@ -1,6 +1,6 @@
 """Pages at the width of a desktop and of a phone, light and dark: nothing is cut off; `--update-golden` keeps pictures.
 
-The pictures of docs/images are written by `pytest -m long tests/web/test_screenshots.py --update-golden`.
+Those of docs/images are written by `pytest -m long tests/web/test_screenshots.py --update-golden`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_nothing_is_cut_off(make_page, tmp_path: Path, pytestconfig: pytest.Conf
                 tab.screenshot(tmp_path / name, whole=False)
                 assert tab.evaluate("document.documentElement.scrollWidth") <= width
                 assert tab.evaluate(CUT) == []
-                if pytestconfig.getoption("update_golden"):
+                if pytestconfig.getoption("update_golden") and (IMAGES / f"page-{name}").exists():
                     keep(tmp_path / name, IMAGES / f"page-{name}")
 
 
@@ -83,6 +83,6 @@ def keep(picture: Path, to: Path) -> None:
     from PIL import Image
 
     file = io.BytesIO()
-    image = Image.open(picture).convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    image = Image.open(picture).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     image.save(file, "PNG", optimize=True)
     to.write_bytes(file.getvalue())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from wholestep.cli.shared import experiment_of, parse_settings, report_errors
+from wholestep.errors import OptionError
 
 
 @report_errors
@@ -23,8 +25,10 @@ def export(
     """Write the training step of a script as a folder that trains, evaluates and predicts without Python; or a page."""
     from wholestep.session.export.write import write_folder
 
+    is_page = folder.suffix == ".html"
+    _refuse_options(is_page, {"target": target} if is_page else {"image": image, "rows": rows})
     experiment = experiment_of(script, parse_settings(set or []))
-    if folder.suffix == ".html":
+    if is_page:
         from wholestep.web.export import export_page
 
         page = export_page(experiment, folder, image=image, rows=rows, script=script.name)
@@ -35,3 +39,11 @@ def export(
     write_folder(trainer.session._programs, folder, to, target, settings)
     files = [path for path in folder.rglob("*") if path.is_file()]
     print(f"{folder}: {len(files)} files, {sum(path.stat().st_size for path in files):,} bytes")
+
+
+def _refuse_options(is_page: bool, others: Mapping[str, object]) -> None:
+    """Raise OptionError for an option that the other form of export has."""
+    for name, value in others.items():
+        if value is not None:
+            why = "a page computes the bits of cpu/portable" if is_page else "only a page, run.html, has example rows"
+            raise OptionError(f"--{name} {value}: {why}. Leave the option out.")
