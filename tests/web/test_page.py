@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import wholestep as ws
-from tests.support.browser import INSTALL, Tab, browser_path
+from tests.support.browser import INSTALL, Tab, browser_path, opened
 from tests.web.pages import (
     TRAINED,
     checkpoint,
@@ -196,6 +196,16 @@ def test_the_settings_of_a_page_are_runtime_scalars(tmp_path: Path, schedule: ob
 
 
 @pytest.mark.long
+def test_the_browser_forbids_requests(page: Path, tmp_path: Path) -> None:
+    with opened(page, tmp_path) as tab:
+        tab.wait("document.documentElement.dataset.ready")
+        for address in ("https://example.org/", "data.csv", "blob:null/1"):
+            assert tab.evaluate(f"fetch({address!r}).then(() => 'sent', (error) => error.name)") == "TypeError"
+        assert len(tab.problems) >= 3
+        assert all("Content Security Policy" in text for text in tab.problems)
+
+
+@pytest.mark.long
 def test_files_wait_until_a_run_is_stopped(tab: Tab, tmp_path: Path) -> None:
     x, y = ws.datasets.digits()
     for name, array in (("x", x[:50]), ("y", y[:50])):
@@ -203,6 +213,8 @@ def test_files_wait_until_a_run_is_stopped(tab: Tab, tmp_path: Path) -> None:
     tab.fill("#epochs", 100_000)
     tab.click("#start")
     tab.wait("!document.querySelector('#stop').disabled")
+    tab.wait("document.querySelector('#charts path').getAttribute('d').includes('L')")  # curves while it trains
+    assert not tab.evaluate("document.querySelector('#stop').disabled")
     tab.drop("h1", tmp_path / "x.npy", tmp_path / "y.npy")
     assert "Stop it, then drop the files again" in refused(tab)
     tab.drop("#predict-card", tmp_path / "x.npy")  # while it trains
