@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
@@ -255,7 +256,8 @@ class Experiment:
         trainer, loader = prepare_run(run, config)
         if deadline is not None:
             deadline.watch(trainer)
-        return train_prepared(run, trainer, loader)
+        with locked_and_resumed(run, trainer, loader):
+            return trainer.train(loader, run.epochs)
 
     def _stored_checkpoint(self) -> Checkpoint | None:
         """The checkpoint to resume from, if any."""
@@ -354,14 +356,15 @@ def prepare_run(run: Experiment, config: Mapping[str, Any] | None = None) -> tup
     return trainer, loader
 
 
-def train_prepared(run: Experiment, trainer: Trainer, loader: DataLoader) -> TrainHistory:
-    """Train a prepared run, from its checkpoint if it resumes."""
+@contextmanager
+def locked_and_resumed(run: Experiment, trainer: Trainer, loader: DataLoader) -> Iterator[None]:
+    """Hold the locks of a prepared run's folders, and restore its checkpoint if it resumes."""
     with locked_folders(trainer):
         stored = run._stored_checkpoint()
         if stored is not None:
             trainer.resume(stored, loader, exact=run.exact)
         begin_together(trainer, loader)
-        return trainer.train(loader, run.epochs)
+        yield
 
 
 def _with_deadline(run: Experiment, began: float) -> tuple[Experiment, Deadline | None]:
