@@ -20,7 +20,7 @@ from wholestep.schedules.monitor_modes import canonical, mode_of
 from wholestep.train.history import TrainHistory, align_right, charts_of
 
 if TYPE_CHECKING:
-    from wholestep.nn.layers.ensemble import Ensemble
+    from wholestep.nn.layers.containers import Ensemble
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class ReplicaHistory(TrainHistory):
 
     def ensemble(self) -> Ensemble:
         """A module whose output is the mean of the outputs of all replicas, computed by one program."""
-        from wholestep.nn.layers.ensemble import Ensemble  # imported here because few runs need it
+        from wholestep.nn.layers.containers import Ensemble  # imported here because few runs need it
 
         return Ensemble([r.model for r in self.replicas if r.error is None])
 
