@@ -24,14 +24,14 @@ STACK = 1 << 20  # bytes: products of half types keep blocks of their operands t
 
 def loader() -> dict[str, str]:
     """The JavaScript module that loads a step, and what a C library would provide."""
-    return {name: (OWN / name).read_text() for name in (LOADER, MEMORY)}
+    return {name: (OWN / name).read_text(encoding="utf-8") for name in (LOADER, MEMORY)}
 
 
 def compile_module(folder: Path, target: str, sources: Sequence[str]) -> None:
     """Compile the C files of a folder to step.wasm, several at a time."""
     zig, sources = _zig(), [*sources, MEMORY]
     flags = [*TARGET, *compile_flags(target), f"-iquote{folder / 'native'}", "-Wno-unknown-warning-option"]
-    names = FUNCTION.findall((folder / "step.h").read_text())
+    names = FUNCTION.findall((folder / "step.h").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as objects:
         outputs = [f"{objects}/{i}.o" for i in range(len(sources))]
 
@@ -52,7 +52,7 @@ def _zig() -> list[str]:
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         raise CompilerError(
             f"zig cc failed with status {done.returncode}; expected the ziglang wheel of at least version 0.16. "

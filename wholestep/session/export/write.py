@@ -37,12 +37,12 @@ def write_folder(
     for name, text in {**files, **(loader() if to == "wasm" else _project(step, files))}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     for name, entry in step.entries.items():
         for i, plan in enumerate(entry.plans):
             suffix = i if len(entry.plans) > 1 else ""
             (folder / f"{name}{suffix}.plan").write_bytes(serialize.dump(plan))
-    (folder / MANIFEST).write_text(json.dumps(manifest(step, block, experiment), indent=1) + "\n")
+    (folder / MANIFEST).write_text(json.dumps(manifest(step, block, experiment), indent=1) + "\n", encoding="utf-8")
     values, saved = state_dict(programs), {tensor.name for tensor in file_tensors(step)}
     save_arrays({name: array for name, array in values.items() if name in saved}, folder / WEIGHTS)
     if to == "wasm":
@@ -52,7 +52,7 @@ def write_folder(
 
 def _project(step: ExportedStep, files: Mapping[str, str]) -> dict[str, str]:
     """The example and the CMake file."""
-    cmake = (OWN / "CMakeLists.txt").read_text()
+    cmake = (OWN / "CMakeLists.txt").read_text(encoding="utf-8")
     flags = [flag for flag in compile_flags(step.target) if not flag.startswith("-O")]
     cmake = cmake.replace("@FLAGS@", " ".join(flags)).replace("@SOURCES@", "\n  ".join(compiled_files(files)))
-    return {"main.c": (OWN / "main.c").read_text(), "CMakeLists.txt": cmake}
+    return {"main.c": (OWN / "main.c").read_text(encoding="utf-8"), "CMakeLists.txt": cmake}
