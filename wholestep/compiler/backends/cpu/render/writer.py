@@ -5,6 +5,7 @@ Elementwise code is scalar C in `#pragma omp simd` loops, which gcc vectorizes (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from wholestep.compiler.backends.common.cstyle.writer import CStyleWriter
@@ -214,7 +215,7 @@ class CWriter(CStyleWriter):
         head = [f"static {attribute}void {name}(const ws_call *call, long lo, long hi{step}{self.parameters()}) {{"]
         text = "\n".join(self.lines)
         dims = len(self.symbols) - (self.kernel.loop is not None)
-        used = [k for k in range(dims) if f"d{k}" in text]
+        used = [k for k in range(dims) if re.search(rf"\bd{k}\b", text)]
         head += [f"  const long d{k} = call->dims[{k}];" for k in used]
         for (slot, dtype), name in self.scalars.items():
             value = f"call->derived[{slot}]"
