@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from examples import (
     tabular_regression,
     timeseries_lstm,
 )
+from tests.support.linting import lint_every_fit
 
 STEPS = 20
 # (loss, relative; weights, relative to the largest weight of their tensor)
@@ -32,6 +33,14 @@ TOLERANCE = {"float32": (1e-5, 1e-4), "float64": (1e-11, 1e-10)}
 Weights = dict[str, torch.Tensor]
 
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCE)
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every run of an example is without findings of the linter."""
+    findings = lint_every_fit(monkeypatch)
+    yield
+    assert {finding.code for finding in findings} <= {"WS403"}, findings  # a text for tests is one line, many times
 
 
 def twin_of(session: ws.Session, names: Iterable[str]) -> Weights:

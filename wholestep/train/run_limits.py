@@ -49,7 +49,7 @@ def limited_data(run: Experiment) -> tuple[DataLoader, Table | None]:
     data, validation = run.data, run.validation
     if isinstance(run.model, Module):
         data, validation = encode_data(run.model, data, validation, run.encoder, run.loss, run.shuffle, run.data_seed)
-    loader, held = prepare_data(data, validation, run.batch_size, run.shuffle, run.data_seed)
+    loader, held = prepare_data(data, validation, run.batch_size, run.shuffle, run.data_seed, run.sampler)
     if run.drop_last and not loader.drop_last:
         loader = without_rest(loader)
     if run.overfit_batches is not None:

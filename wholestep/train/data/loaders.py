@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wholestep.data.loader import DataLoader
+from wholestep.data.order import Sampler
 from wholestep.data.sources import Stream, as_source
 from wholestep.data.splits import Holdout
 from wholestep.data.table import Array, Batch, Table, as_table
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def prepare_data(
-    data: object, validation: object, batch_size: int, shuffle: bool, seed: int
+    data: object, validation: object, batch_size: int, shuffle: bool, seed: int, sampler: Sampler | None = None
 ) -> tuple[DataLoader, Table | None]:
     """A loader of the training data, and the validation data as a table."""
     held: Table | None = None
@@ -33,8 +34,12 @@ def prepare_data(
     elif validation is not None:
         held = _validation_table(validation)
     if isinstance(data, DataLoader):
+        if sampler is not None:
+            raise UsageError(
+                "sampler= is for arrays and data sets; give it to the loader: ws.DataLoader(..., sampler=)."
+            )
         return copy(data), held  # a copy, so that the run has its own position
-    return DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed), held
+    return DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed, sampler=sampler), held
 
 
 def _split_holdout(data: object, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Any, Any]:
@@ -96,7 +101,7 @@ def sample_of(loader: DataLoader) -> Batch:
             raise InputError("the data is empty: it has no batches. Training needs at least one example.")
         return loader.transformed(first, np.arange(first.rows), loader.epoch)
     rows = np.arange(min(loader.batch_size, len(loader.source)))
-    return loader.transformed(loader.source.take(rows), rows, loader.epoch)
+    return loader.batch_of(rows, loader.epoch)
 
 
 def batch_capacity(loader: DataLoader, first: int, *, exact: bool) -> int:
