@@ -118,6 +118,13 @@ def test_importance_reads_the_norms_of_the_rows_and_not_of_their_weights() -> No
     np.testing.assert_allclose(seen[1] / seen[0], (seen[1] / seen[0])[0], rtol=1e-4)
 
 
+def test_importance_measures_validation_rows_as_usual() -> None:
+    model, history = train(ws.data.Importance(), validation=(X[:50], Y[:50]), metrics=["accuracy"])
+    measured = model.evaluate(X[:50], Y[:50], loss="cross_entropy", metrics=["accuracy"], device="reference")
+    assert history["val_loss"][-1] == pytest.approx(measured["loss"], rel=1e-5)
+    assert history["val_accuracy"][-1] == measured["accuracy"]
+
+
 def test_the_pace_goes_from_easy_rows_to_all() -> None:
     sampler = ws.data.SelfPaced(0.25, epochs=3)
     sampler.record(np.arange(8), np.arange(8.0)[::-1], 8)

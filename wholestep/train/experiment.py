@@ -128,6 +128,9 @@ class Experiment:
         sampler: which rows an epoch visits, and in which order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.
             `ws.data.Hard()`, `ws.data.Importance()` and `ws.data.SelfPaced()` read the losses or gradient norms of the
             rows in the epochs before.
+        leave_out: rows of the training data without weight in the loss and the metrics: everything else is as in a run
+            with them (a batch norm still measures them).  `sweep={"leave_out": [[], [3, 17]]}` trains with and without
+            some rows, and `history.without([3, 17])` is the influence of these.
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
             "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
             a model that replaces them.
@@ -204,6 +207,7 @@ class Experiment:
     memory: int | float | str | None = None
     shuffle: bool = True
     sampler: Sampler | None = None
+    leave_out: Sequence[int] | None = None
     seed: int | None = None
     device: str = "cpu"
     threads: int | None = None

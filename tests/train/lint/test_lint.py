@@ -203,3 +203,16 @@ def test_settings_that_a_run_refuses_are_a_finding() -> None:
     (finding,) = ws.lint(**classes(schedule=ws.schedules.cosine(warmup=100)))
     assert finding.code == REFUSED
     assert "a warm-up of 100 steps leaves nothing of a run of 2 steps" in finding.text
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_linting_does_not_change_the_run(seed: int | None) -> None:
+    ws.manual_seed(0)
+    plain, linted = mlp(), mlp()
+    settings = {"data": (X, CLASS), "loss": "cross_entropy", "seed": seed}
+    quiet = {"device": "reference", "progress": False}
+    expected = ws.fit(plain, **settings, **quiet)["loss"]
+    ws.manual_seed(0)
+    assert len(ws.lint(linted, **settings)) == 0
+    assert ws.fit(linted, **settings, **quiet)["loss"] == expected
+    assert str(ws.lint(linted, **settings)) == "no findings"  # with weights
