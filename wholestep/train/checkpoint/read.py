@@ -29,6 +29,7 @@ from wholestep.train.checkpoint.sharded_write import read_whole
 from wholestep.train.checkpoint.single_file import SUFFIX, read_single_file
 from wholestep.train.checkpoint.tensors import checksum, read_checked_arrays
 from wholestep.train.history import TrainHistory
+from wholestep.train.row_history import ROWS, RowHistory
 
 log = logging.getLogger("wholestep")
 T = TypeVar("T")
@@ -138,10 +139,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     try:
         callbacks = with_arrays(body["callbacks"], arrays)
         history = TrainHistory.from_json(json.dumps(body["history"]))
-    except (LookupError, TypeError, InputError) as error:
+        history.per_row = RowHistory.from_arrays(arrays)
+    except (ValueError, LookupError, TypeError, InputError) as error:
         raise CheckpointError(f"the checkpoint {folder} was not written by Wholestep: {error} in {MANIFEST}.") from None
     return Checkpoint(
-        arrays={n: a for n, a in arrays.items() if not n.startswith(CALLBACKS)},
+        arrays={n: a for n, a in arrays.items() if not n.startswith((CALLBACKS, ROWS))},
         position=Position(**body["position"]),
         identity=body["identity"],
         history=history,
