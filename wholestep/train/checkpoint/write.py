@@ -36,6 +36,7 @@ from wholestep.train.checkpoint.lock import brief_lock
 from wholestep.train.checkpoint.resume import Checkpoint
 from wholestep.train.checkpoint.tensors import write_parts, write_tensors
 from wholestep.train.history import TrainHistory
+from wholestep.train.row_history import RowHistory
 
 if TYPE_CHECKING:
     from wholestep.session import Session
@@ -61,7 +62,9 @@ def capture(
         arrays={n: a for n, a in numbers.items() if n in keep or n not in session.state},
         position=position or Position(epoch=session.state.epoch),
         identity=identity_of(session, loader),
-        history=TrainHistory(list(past.epochs), past.stopped_by, list(past.validations)),
+        history=TrainHistory(
+            list(past.epochs), past.stopped_by, list(past.validations), RowHistory(list(past.per_row.epochs))
+        ),
         data=loader.state_dict() if hasattr(loader, "state_dict") else {},
         callbacks={} if callbacks is None else with_arrays(*without_arrays(callbacks.state_dict())),
         config=dict(config or {}),
@@ -138,7 +141,11 @@ def write_whole(temporary: Path, taken: Checkpoint) -> dict[str, str]:
     """Write the arrays of a checkpoint to files; the checksum of each."""
     _, extra = without_arrays(taken.callbacks)
     weights = {n: taken.arrays[n] for n in taken.own}
-    training = {**{n: a for n, a in taken.arrays.items() if n not in weights}, **extra}
+    training = {
+        **{n: a for n, a in taken.arrays.items() if n not in weights},
+        **extra,
+        **taken.history.per_row.arrays(),
+    }
     notes = {HEADER: str(taken.config[HEADER])} if HEADER in taken.config else {}
     return {
         WEIGHTS: write_tensors(temporary / WEIGHTS, weights, notes),

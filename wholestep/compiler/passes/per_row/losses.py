@@ -72,8 +72,4 @@ def _quotient(node: Node, rows: Contributions, batch: str) -> Node:
 
 def _sum(node: Node, rows: Contributions) -> Node:
     """The contributions of the rows to a scalar sum: (batch,)."""
-    values = [t.explicit(term) for term in rows.terms(node)]
-    total = values[0]
-    for value in values[1:]:
-        total = b.add(total, value)
-    return total
+    return t.total([t.explicit(term) for term in rows.terms(node)])
