@@ -39,7 +39,8 @@ class DataSpec:
     def targets(self) -> dict[str, Spec]:
         targets = self.batch.targets
         named = targets if isinstance(targets, Mapping) else {} if targets is None else {"labels": targets}
-        weight = {} if self.batch.weights is None else {"sample_weight": Spec(("batch",), float_dtype_of(self.model))}
+        weights = self.batch.weights
+        weight = {} if weights is None else {"sample_weight": spec_of(self.model, weights, "batch")}
         return {**{name: spec_of(self.model, a, "batch") for name, a in named.items()}, **weight}
 
     def build(self, build: Callable[..., Session], **arguments: Any) -> Session:
