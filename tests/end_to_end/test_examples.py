@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from examples import (
     tabular_regression,
     timeseries_lstm,
 )
+from tests.support.linting import lint_every_fit
 from tests.support.mnist import digits_as_mnist
 
 STEPS = 20
@@ -31,6 +32,15 @@ TOLERANCE = {"float32": (1e-5, 1e-4), "float64": (1e-11, 1e-10)}
 Weights = dict[str, torch.Tensor]
 
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCE)
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every run of an example is without findings of the linter."""
+    findings = lint_every_fit(monkeypatch)
+    yield
+    repeated = {"WS402", "WS403"}  # the text of a test is one line, many times
+    assert {finding.code for finding in findings} <= repeated, findings
 
 
 def twin_of(session: ws.Session, names: Iterable[str]) -> Weights:
