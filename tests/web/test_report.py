@@ -75,8 +75,9 @@ def test_two_runs_are_compared(runs: Any, tmp_path: Path) -> None:
             cells = [float(cell.split()[0]) for cell in table(tab, "summary")[name]]
             assert cells == pytest.approx([history[name][-1] for history in histories], rel=1e-3)
         for history, cell in zip(histories, table(tab, "summary")["val_accuracy"], strict=True):
-            epoch = int(np.argmax(history["val_accuracy"])) + 1
-            assert cell.endswith(f"in epoch {epoch})" if epoch < 3 else "(best)")
+            best = max(history["val_accuracy"])
+            epoch = history["val_accuracy"].index(best) + 1
+            assert cell.endswith("(best)" if history["val_accuracy"][-1] == best else f"in epoch {epoch})")
         assert table(tab, "settings") == {"optimizer.lr": ["0.1", "0.4"]}
         tab.click("#differences")
         assert table(tab, "settings")["batch_size"] == ["32", "32"]

@@ -47,7 +47,7 @@ def _run(run: Path) -> dict[str, Any]:
     if run.suffix == SUFFIX and not run.is_dir():
         stored = load_checkpoint(run)
         body = {"config": stored.config, "versions": stored.versions, "identity": stored.identity, "step": stored.step}
-        return _described(body, stored.history, [_row(run, {**body, "position": asdict(stored.position)})])
+        return _describe(body, stored.history, [_row(run, {**body, "position": asdict(stored.position)})])
     checkpoints = checkpoints_in(run)
     if not checkpoints:
         raise CheckpointError(f"there is no checkpoint in {run}; expected the folder of a run, like runs/digits.")
@@ -64,10 +64,10 @@ def _run(run: Path) -> dict[str, Any]:
         newest = body, history
     if newest is None:
         raise CheckpointError(f"no checkpoint in {run} is whole:\n  " + "\n  ".join(problems))
-    return _described(*newest, rows)
+    return _describe(*newest, rows)
 
 
-def _described(body: Mapping[str, Any], history: TrainHistory, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _describe(body: Mapping[str, Any], history: TrainHistory, rows: list[dict[str, Any]]) -> dict[str, Any]:
     identity = body["identity"]
     program = {name: identity[name] for name in ("target", "code", "machine", "plan", "data") if identity.get(name)}
     modes = body["config"].get(MODES, {})

@@ -60,7 +60,7 @@ function drawCurves() {
 // -- tables --------------------------------------------------------------------------------------------------------
 
 // A row for each name, a column for each run; names whose values differ may be marked, or shown alone.
-function compared(values, { marked = true, alone = false } = {}) {
+function comparison(values, { marked = true, alone = false } = {}) {
   const columns = shown();
   const rows = namesOf(columns.map(values)).map((name) => [name, columns.map((run) => values(run)[name] ?? NONE)]);
   const differs = ([, cells]) => marked && new Set(cells).size > 1;
@@ -75,20 +75,20 @@ function compared(values, { marked = true, alone = false } = {}) {
 }
 
 // The last value of a number, and the best one with its epoch where the run says what is better.
-function reached(run, name) {
+function lastOf(run, name) {
   const rows = run.epochs.filter((row) => isNumber(row[name]));
   if (!rows.length) return NONE;
   const last = formatted(rows.at(-1)[name]);
   const mode = run.modes[name] ?? (/(^|_)loss$/.test(name) ? "min" : null);
   if (mode === null) return last;
   const best = rows.reduce((a, b) => ((mode === "min" ? b[name] < a[name] : b[name] > a[name]) ? b : a));
-  return best === rows.at(-1) ? `${last} (best)` : `${last} (best ${formatted(best[name])} in epoch ${best.epoch})`;
+  return best[name] === rows.at(-1)[name] ? `${last} (best)` : `${last} (best ${formatted(best[name])} in epoch ${best.epoch})`;
 }
 
 function summary(run) {
   const names = namesOf(run.epochs).filter((name) => name !== "epoch");
   const stopped = run.stopped ? { "stopped by": run.stopped } : {};
-  const numbers = Object.fromEntries(names.map((name) => [name, reached(run, name)]).filter(([, text]) => text !== NONE));
+  const numbers = Object.fromEntries(names.map((name) => [name, lastOf(run, name)]).filter(([, text]) => text !== NONE));
   return { epochs: formatted(run.epochs.length), updates: formatted(run.updates), ...stopped, ...numbers };
 }
 
@@ -117,9 +117,9 @@ function drawMatrices() {
 const isMatrix = (value) => Array.isArray(value) && value.length > 1 && value.every((row) => Array.isArray(row) && row.length === value.length && row.every(isNumber));
 
 function draw() {
-  fill(byId("summary"), compared(summary, { marked: false }));
-  fill(byId("settings"), compared(({ settings }) => settings, { alone: byId("differences").checked && shown().length > 1 }));
-  fill(byId("environment"), compared(({ environment }) => environment));
+  fill(byId("summary"), comparison(summary, { marked: false }));
+  fill(byId("settings"), comparison(({ settings }) => settings, { alone: byId("differences").checked && shown().length > 1 }));
+  fill(byId("environment"), comparison(({ environment }) => environment));
   drawCheckpoints();
   drawMatrices();
   drawCurves();
