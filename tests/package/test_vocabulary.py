@@ -26,8 +26,8 @@ NOT_PARTICIPLES = frozenset({
     "embed", "embedding", "exceed", "feed", "need", "padding", "proceed", "ring", "seed", "speed", "spread", "string",
 })  # fmt: skip
 
-# Locals and fields that leave the noun out: `found`, where `matches` or `neighbours` says what was found.  Their number may only
-# fall: lower the ceiling with it.
+# Locals and fields that leave the noun out: `found`, where `matches` or `neighbours` says what was found.  Their number
+# may only fall: lower the ceiling with it.
 NO_NOUN = frozenset({"found", "given", "kept", "known", "made"})
 MOST_WITHOUT_NOUN = 34
 
