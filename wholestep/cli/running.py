@@ -249,7 +249,7 @@ def export(
     script: Annotated[Path, typer.Argument(help="A Python file whose build() returns a ws.Experiment.")],
     folder: Annotated[Path, typer.Argument(help="The folder to write; or a file, run.html: a page that trains.")],
     to: Annotated[str, typer.Option(help="c: C source that needs one block of memory; wasm: a module.")] = "c",
-    target: Annotated[str | None, typer.Option(help="The instruction set: cpu/avx2, cpu/portable, ...")] = None,
+    target: Annotated[str | None, typer.Option(help="The instruction set, such as cpu/portable.")] = None,
     image: Annotated[str | None, typer.Option(help="Of a page: inputs that are pixels, e.g. 28x28 or 3x32x32.")] = None,
     rows: Annotated[int | None, typer.Option(help="Of a page: the most rows to embed as an example.")] = None,
     set: Annotated[list[str] | None, typer.Option("--set", help="e.g. batch_size=128 or a parameter of build.")] = None,

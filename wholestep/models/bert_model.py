@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.functions.primitives import arange, gelu, tanh
+from wholestep.compiler.frontend.functions.primitives import gelu, tanh
 from wholestep.compiler.frontend.layers.composites import Switchable, attention
+from wholestep.compiler.frontend.layers.segments import pool_sequences, positions
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import boolean, shape_text
@@ -179,7 +180,7 @@ class BertEmbeddings(Module):
                 f"{shape_text(tokens.shape)}.",
             )
         kinds = self.token_type_embeddings.weight[0] if segments is None else self.token_type_embeddings(segments)
-        x = self.word_embeddings(tokens) + kinds + self.position_embeddings.weight[arange(time)]
+        x = self.word_embeddings(tokens) + kinds + self.position_embeddings.weight[positions(tokens)]
         out: Tensor = self.dropout(self.LayerNorm(x))
         return out
 
@@ -273,7 +274,7 @@ class Pooler(Module):
         self.dense = Linear(width, width, init=init.normal(std=0.02), dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        return tanh(self.dense(x[:, 0]))
+        return tanh(self.dense(pool_sequences(x, "first")))
 
 
 class TokenHead(Module):

@@ -26,6 +26,7 @@ from wholestep.nn.layers.pooling import (
     AdaptiveAvgPool2d as AdaptiveAvgPool2d, AdaptiveMaxPool1d as AdaptiveMaxPool1d,
     AdaptiveMaxPool2d as AdaptiveMaxPool2d, GlobalAvgPool1d as GlobalAvgPool1d, GlobalAvgPool2d as GlobalAvgPool2d,
     GlobalAvgPool3d as GlobalAvgPool3d, GlobalMaxPool1d as GlobalMaxPool1d, GlobalMaxPool2d as GlobalMaxPool2d,
+    SequencePool as SequencePool,
 )
 from wholestep.nn.layers.resize import (
     Upsample as Upsample, PixelShuffle as PixelShuffle, PixelUnshuffle as PixelUnshuffle, ZeroPad1d as ZeroPad1d,

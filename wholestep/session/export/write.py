@@ -51,12 +51,12 @@ def write_folder(
     for name, text in {**files, **(loader() if to == "wasm" else _project(step, files))}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     for name, entry in step.entries.items():
         for i, plan in enumerate(entry.plans):
             suffix = i if len(entry.plans) > 1 else ""
             (folder / f"{name}{suffix}.plan").write_bytes(serialize.dump(plan))
-    (folder / MANIFEST).write_text(json.dumps(manifest(step, block, experiment), indent=1) + "\n")
+    (folder / MANIFEST).write_text(json.dumps(manifest(step, block, experiment), indent=1) + "\n", encoding="utf-8")
     values, saved = state_dict(programs), {tensor.name for tensor in file_tensors(step)}
     save_arrays({name: array for name, array in values.items() if name in saved}, folder / WEIGHTS)
     if to == "wasm":
@@ -66,22 +66,22 @@ def write_folder(
 
 def _project(step: ExportedStep, files: Mapping[str, str]) -> dict[str, str]:
     """The example and the CMake file."""
-    cmake = (OWN / "CMakeLists.txt").read_text()
+    cmake = (OWN / "CMakeLists.txt").read_text(encoding="utf-8")
     flags = [flag for flag in compile_flags(step.target) if not flag.startswith("-O")]
     cmake = cmake.replace("@FLAGS@", " ".join(flags)).replace("@SOURCES@", "\n  ".join(compiled_files(files)))
-    return {"main.c": (OWN / "main.c").read_text(), "CMakeLists.txt": cmake}
+    return {"main.c": (OWN / "main.c").read_text(encoding="utf-8"), "CMakeLists.txt": cmake}
 
 
 def loader() -> dict[str, str]:
     """The JavaScript module that loads a step, and what a C library would provide."""
-    return {name: (OWN / name).read_text() for name in (LOADER, MEMORY)}
+    return {name: (OWN / name).read_text(encoding="utf-8") for name in (LOADER, MEMORY)}
 
 
 def compile_module(folder: Path, target: str, sources: Sequence[str]) -> None:
     """Compile the C files of a folder to step.wasm, several at a time."""
     zig, sources = _zig(), [*sources, MEMORY]
     flags = [*TARGET, *compile_flags(target), f"-iquote{folder / 'native'}", "-Wno-unknown-warning-option"]
-    names = FUNCTION.findall((folder / "step.h").read_text())
+    names = FUNCTION.findall((folder / "step.h").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as objects:
         outputs = [f"{objects}/{i}.o" for i in range(len(sources))]
 
@@ -102,7 +102,7 @@ def _zig() -> list[str]:
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         raise CompilerError(
             f"zig cc failed with status {done.returncode}; expected the ziglang wheel of at least version 0.16. "

@@ -36,6 +36,7 @@ from wholestep.train.checkpoint.resume import Checkpoint
 from wholestep.train.checkpoint.sharded_write import read_whole
 from wholestep.train.checkpoint.tensors import Array, checksum, read_checked_arrays, read_notes
 from wholestep.train.history import TrainHistory
+from wholestep.train.row_history import ROWS, RowHistory
 
 log = logging.getLogger("wholestep")
 T = TypeVar("T")
@@ -147,10 +148,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     try:
         callbacks = with_arrays(body["callbacks"], arrays)
         history = TrainHistory.from_json(json.dumps(body["history"]))
-    except (LookupError, TypeError, InputError) as error:
+        history.per_row = RowHistory.from_arrays(arrays)
+    except (ValueError, LookupError, TypeError, InputError) as error:
         raise CheckpointError(f"the checkpoint {folder} was not written by Wholestep: {error} in {MANIFEST}.") from None
     return Checkpoint(
-        arrays={n: a for n, a in arrays.items() if not n.startswith(CALLBACKS)},
+        arrays={n: a for n, a in arrays.items() if not n.startswith((CALLBACKS, ROWS))},
         position=Position(**body["position"]),
         identity=body["identity"],
         history=history,
