@@ -35,6 +35,7 @@ from wholestep.optim.core.averages import averaged as averaged, raw_weights as r
 from wholestep.optim.core.gradient_transforms import (
     clip_adaptively as clip_adaptively, clip_by_global_norm as clip_by_global_norm, clip_by_norm as clip_by_norm,
     clip_by_value as clip_by_value, count_nonfinite as count_nonfinite, global_norm as global_norm,
+    project_conflicts as project_conflicts,
 )
 
 # by name
