@@ -77,7 +77,7 @@ def test_losses_of_teachers_times_and_angles_learn() -> None:
     fit(ws.nn.Linear(6, 1), X[:, :1] + 0.1 * X[:, 1:2], L.Loss("expectile", expectile=0.8))
     fit(ws.nn.Linear(6, 4), CLASSES, L.Loss("supervised_contrastive", temperature=0.2), epochs=20)
     faces = ws.nn.Sequential(ws.nn.Linear(6, 8), ws.nn.CosineLinear(8, 3))
-    history = fit(faces, CLASSES, L.Loss("arcface", scale=8.0), metrics=["accuracy"], epochs=12)
+    history = fit(faces, CLASSES, L.Loss("arcface", margin=0.1, scale=8.0), metrics=["accuracy"], epochs=20)
     assert history["accuracy"][-1] > 0.8
     times = np.stack([np.exp(-2 * X[:, 0]), RNG.integers(0, 4, len(X)) > 0], 1).astype(np.float32)
     options = {"optimizer": ws.Adam(lr=3e-2), "batch_size": 16, "device": "reference", "progress": False}
