@@ -59,8 +59,8 @@ def check_segments(
             segments, outputs = record(graph, symbolic)
         except WholestepError as error:
             raise UsageError(
-                f"{model} cannot be proven to keep the sequences of packed rows apart: it cannot be recorded for rows of "
-                f"any length: {error} {ELSEWHERE}"
+                f"{model} cannot be proven to keep the sequences of packed rows apart: it cannot be recorded for rows "
+                f"of any length: {error} {ELSEWHERE}"
             ) from None
         whole = ir.IRGraph(
             tuple(ir.Output(str(i), t.node) for i, t in enumerate([*outputs, *_respected(graph, segments)])),

@@ -18,6 +18,7 @@ from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
+from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
 from wholestep.data.table import Table
 from wholestep.errors import OptionError, UnknownNameError, UsageError
@@ -303,6 +304,8 @@ class Experiment:
         session.reset_optimizer()  # states of an earlier run's optimizer are in the model's state
         if isinstance(loader.source, Table):
             described.check_classes(session, loader.source)
+        if isinstance(loader.source, PackedTable):
+            session._programs.notes = (loader.source.note,)
         if held is not None:
             described.check_held(held, session)
         return session

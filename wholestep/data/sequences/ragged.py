@@ -108,7 +108,9 @@ class Ragged:
         part = object.__new__(Ragged)
         part.capacity, part.slots, part._next = self.capacity, self.slots, self._next
         part.inputs = {name: values.select(sequences) for name, values in self.inputs.items()}
-        part.targets = {n: t.select(sequences) if isinstance(t, Values) else t[sequences] for n, t in self.targets.items()}
+        part.targets = {
+            n: t.select(sequences) if isinstance(t, Values) else t[sequences] for n, t in self.targets.items()
+        }
         part.weights = None if self.weights is None else self.weights[sequences]
         return part
 
@@ -159,9 +161,7 @@ class Ragged:
             name: self._rows(t, at, t.values[0]) if isinstance(t, Values) else self._slots(t, t[order[0]])
             for name, t in self.targets.items()
         }
-        filled = int(self.lengths[order].sum()) / (packing.rows * self.capacity)
-        sizes = {"padding": 1.0 - filled, "capacity": self.capacity, "slots": self.slots}
-        return PackedTable({**inputs, OFFSETS: offsets}, targets, self._weights(at) if targets else None, **sizes)
+        return PackedTable({**inputs, OFFSETS: offsets}, targets, self._weights(at) if targets else None)
 
     @property
     def _sequences_in_order(self) -> Integers:
@@ -232,8 +232,8 @@ def _targets(targets: object, lengths: Integers) -> dict[str, Values | Array]:
     read = {str(name): _target(value, lengths, f"targets[{name!r}]") for name, value in named.items()}
     if len({isinstance(t, Values) for t in read.values()}) > 1:
         raise UsageError(
-            "Ragged: targets are for each element or for each sequence, not some of both. Repeat a target of a sequence "
-            "for each of its elements."
+            "Ragged: targets are for each element or for each sequence, not some of both. Repeat a target of a "
+            "sequence for each of its elements."
         )
     return read
 
@@ -244,8 +244,8 @@ def _target(value: Any, lengths: Integers, what: str) -> Values | Array:
         read = read_values(value, what)
         if not np.array_equal(read.lengths, lengths):
             raise ShapeError(
-                f"Ragged: {what} has a target for each element, so its lengths are those of the sequences; they differ. "
-                "A target for each sequence is an array: np.array(targets)."
+                f"Ragged: {what} has a target for each element, so its lengths are those of the sequences; they "
+                "differ. A target for each sequence is an array: np.array(targets)."
             )
         return read
     array = as_numbers(value, what)

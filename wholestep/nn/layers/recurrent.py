@@ -126,7 +126,12 @@ class Recurrent(Module):
                 "lengths; leave out state, lengths and mask.",
             )
         steps, ends = run_layers(
-            partial(self._run, counts), steps, first, self.num_layers, self.directions, lambda outputs: dropout(outputs, self.dropout)
+            partial(self._run, counts),
+            steps,
+            first,
+            self.num_layers,
+            self.directions,
+            lambda outputs: dropout(outputs, self.dropout),
         )
         return (steps.transpose(0, 1) if self.batch_first else steps), (tuple(ends) if self.states > 1 else ends[0])
 

@@ -82,7 +82,8 @@ class Inspect:
         plan = replace(plan, notes=where.device.notes(plan))
         if where.ranks and self._norms_per_worker():
             plan = replace(plan, notes=(*plan.notes, "batch norms with per_worker=True are over each rank's own rows"))
-        plan = replace(plan, notes=(*plan.notes, *self._privacy(), *slow_notes(plan, where.device.target)))
+        about = (*self._programs.notes, *self._privacy())
+        plan = replace(plan, notes=(*plan.notes, *about, *slow_notes(plan, where.device.target)))
         report = plan_report(plan, where.threads, heading, self._verdict(), where.ranks, where.model_ranks)
         predicted = step_seconds(plan, where.device.target, where.threads)
         return replace(report, predicted=predicted, measured=self._programs.main.step_seconds)

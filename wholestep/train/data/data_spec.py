@@ -17,7 +17,7 @@ from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, Who
 from wholestep.losses.forms import class_axis, shapes_match
 from wholestep.nn.module.module import Module
 from wholestep.session import Session
-from wholestep.session.running.prediction import float_dtype_of, spec_of
+from wholestep.session.running.prediction import spec_of
 from wholestep.train.data.targets import BINARY, check_targets
 
 

@@ -31,7 +31,9 @@ def prepare_data(
     if isinstance(validation, float | Holdout):
         data, validation = _split_holdout(data, validation, seed, shuffle)
     # a copy of a loader, so that the run has its own position
-    loader = copy(data) if isinstance(data, DataLoader) else DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed)
+    loader = (
+        copy(data) if isinstance(data, DataLoader) else DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed)
+    )
     return loader, None if validation is None else _validation_table(validation, loader)
 
 

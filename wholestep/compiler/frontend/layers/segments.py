@@ -59,8 +59,8 @@ class Segments:
             if x.ndim < 3 or x.shape[0] != self.batch or x.shape[-2] != self.time:
                 fail(
                     ShapeError,
-                    f"attention over packed rows takes {what} (batch, ..., {self.time}, width) of one row each, so that "
-                    f"no query sees another sequence; received {shape_text(x.shape)}. Keep the batch as the first "
+                    f"attention over packed rows takes {what} (batch, ..., {self.time}, width) of one row each, so "
+                    f"that no query sees another sequence; received {shape_text(x.shape)}. Keep the batch as the first "
                     "axis; attention to a memory of another length needs rows of one sequence.",
                 )
         inner = (1,) * (q.ndim - 3)
