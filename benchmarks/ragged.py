@@ -16,7 +16,7 @@ import numpy as np
 
 LINES = 4000  # drawn from the distribution
 VOCABULARY, CAPACITY, POSITIONS, BATCHES = 65, 128, 2048, 8
-# Lines of "tiny Shakespeare" with 2 to 64 characters, the end of the line included; empty lines have nothing to predict.
+# Lines of "tiny Shakespeare" with 2 to 64 characters, the end of the line included; empty lines predict nothing.
 COUNTS = (
     0, 2, 28, 84, 157, 683, 892, 1099, 1353, 819, 645, 149, 262, 457, 820, 577, 422, 368, 250, 213, 228, 210, 201, 219,
     234, 212, 198, 194, 172, 180, 171, 234, 236, 377, 478, 659, 890, 1061, 1285, 1593, 1631, 1673, 1644, 1603, 1390,

@@ -245,3 +245,36 @@ def test_several_inputs_and_metrics_per_element() -> None:
     assert measured["r2"] == pytest.approx(
         1 - (errors**2).sum() / (len(errors) * np.concatenate(targets).var()), rel=1e-4
     )
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_targets() -> None:
+    """Updates have different numbers of targets; with a learning rate of 0 the mean is that of `evaluate`."""
+    data, net = Ragged(SEQUENCES, "next", capacity=16), model()
+    history = ws.fit(net, data, optimizer=ws.SGD(lr=0.0), batch_size=2, **QUIET)
+    assert len({int((b.weights > 0).sum()) for b in DataLoader(data, batch_size=2)}) > 1
+    assert history["loss"][-1] == pytest.approx(net.evaluate(data, device="reference")["loss"], rel=1e-6)
+
+
+def test_balanced_classes_are_counted_without_padding() -> None:
+    labels = [s % 3 for s in SEQUENCES]
+    counts = np.bincount(np.concatenate(labels))
+    given = {c: counts.sum() / (3 * n) for c, n in enumerate(counts)}
+    losses = []
+    for weights in ("balanced", given):
+        ws.manual_seed(0)
+        net = ws.nn.Sequential(ws.nn.Embedding(WORDS, 4), ws.nn.Linear(4, 3))
+        losses.append(ws.fit(net, Ragged(SEQUENCES, labels), class_weight=weights, seed=1, **QUIET)["loss"])
+    assert losses[0] == losses[1]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "privacy": ({"privacy": ws.Privacy(noise=1.0, clip=1.0)}, "privacy= protects rows"),
+    "per_row": ({"per_row": ["loss"]}, "per_row= is about rows"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_options_about_single_rows_are_refused(name: str) -> None:
+    options, text = REFUSED[name]
+    with pytest.raises(UsageError, match=text):
+        ws.fit(model(), Ragged(SEQUENCES, "next"), **options, **QUIET)

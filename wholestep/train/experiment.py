@@ -392,6 +392,8 @@ def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:
         return wanted
     if isinstance(loader.source, Stream):
         raise UsageError("per_row= needs data whose rows have numbers: arrays, frames, or a data set with len().")
+    if isinstance(loader.source, PackedTable):
+        raise UsageError("per_row= is about rows, and a row of packed sequences has several. Leave it out.")
     return replace(wanted, capacity=loader.rows)
 
 
