@@ -504,7 +504,7 @@ def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_mnist_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.end_to_end.test_examples import digits_as_mnist
+    from tests.support.mnist import digits_as_mnist
 
     example = Path(__file__).parents[2] / "examples" / "mnist.py"
     digits_as_mnist(tmp_path)

@@ -57,7 +57,7 @@ def read_costs(path: Path) -> CostTable:
             f"there is no cost table {path}, which the compiler needs to plan for its target. Measure one "
             "(python -m benchmarks.calibrate) or use that of another target: costs=read_costs(...)."
         )
-    values = json.loads(path.read_text())
+    values = json.loads(path.read_text(encoding="utf-8"))
     return CostTable(**{**values, "weights": MappingProxyType(values["weights"])})
 
 

@@ -4,6 +4,7 @@ from wholestep.data.order import (
     Balanced as Balanced, Poisson as Poisson, Sampler as Sampler, Sequential as Sequential, Shuffled as Shuffled,
     Subset as Subset, Weighted as Weighted,
 )
+from wholestep.data.row_samplers import Hard as Hard, Importance as Importance, SelfPaced as SelfPaced
 from wholestep.data.table import Batch as Batch, Table as Table, as_table as as_table
 from wholestep.data.tables.frame import Frame as Frame, as_frame as as_frame
 from wholestep.data.files import read_frame as read_frame

@@ -3,7 +3,7 @@
 from wholestep.nn.module.module import Module as Module
 from wholestep.nn.module.parameter import Parameter as Parameter, Buffer as Buffer
 from wholestep.nn.layers.containers import Sequential as Sequential, Residual as Residual
-from wholestep.nn.layers.ensemble import Ensemble as Ensemble
+from wholestep.nn.layers.containers import Ensemble as Ensemble
 from wholestep.nn.layers.activations import (
     Lambda as Lambda, ReLU as ReLU, LeakyReLU as LeakyReLU, ELU as ELU, GELU as GELU, SiLU as SiLU, Mish as Mish,
     Softplus as Softplus, Hardswish as Hardswish, SwiGLU as SwiGLU, Tanh as Tanh, Sigmoid as Sigmoid,

@@ -56,12 +56,13 @@ def private_slopes(
     batch = batch_symbol(graph, "privacy=")
     _refuse_updates(graph, batch)
     whole = step.to_ir()
-    for forward_pass in BEFORE_GRADIENTS:
+    for forward_pass in (*BEFORE_GRADIENTS, expand_gradients):  # a transposed convolution is a gradient
         whole = forward_pass(whole)
     whole, slopes, penalties = _expand(step, whole, params, batch)
     final = _over(step, whole)
     rows = Contributions(batch)
-    norms = Tensor(gradient_square_norms(slopes, rows), final).sqrt()
+    named = {p.name: g for p, g in zip(params, slopes, strict=True)}
+    norms = Tensor(gradient_square_norms(named, rows), final).sqrt()
     clip = final.scalar(CLIP, options.privacy.clip)
     factors = where(norms > clip, clip / norms, 1.0)
     sums = WeightedSums(rows, factors.node, batch)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
@@ -18,6 +19,7 @@ from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
+from wholestep.data.order import Sampler
 from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
 from wholestep.data.table import Table
@@ -48,6 +50,7 @@ from wholestep.train.learning_rates import optimizer_of, resolve_schedule
 from wholestep.train.lint.lint import log_findings
 from wholestep.train.lint.rules import LintedRun
 from wholestep.train.private_run import private_run
+from wholestep.train.row_sampling import sampled_run
 from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
@@ -124,6 +127,12 @@ class Experiment:
         privacy: train with differential privacy: `ws.Privacy(epsilon=3, delta=1e-5, clip=1.0)`.  Gradients are clipped
             per row, noise is added, and batches are random draws of `batch_size` rows on average; the history has the
             `epsilon` spent.  Losses and metrics of the training data are not protected.
+        sampler: which rows an epoch visits, and in which order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.
+            `ws.data.Hard()`, `ws.data.Importance()` and `ws.data.SelfPaced()` read the losses or gradient norms of the
+            rows in the epochs before.
+        leave_out: rows of the training data without weight in the loss and the metrics: everything else is as in a run
+            with them (a batch norm still measures them).  `sweep={"leave_out": [[], [3, 17]]}` trains with and without
+            some rows, and `history.without([3, 17])` is the influence of these.
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
             "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
             a model that replaces them.
@@ -199,6 +208,8 @@ class Experiment:
     loss_scale: LossScale | None = None
     memory: int | float | str | None = None
     shuffle: bool = True
+    sampler: Sampler | None = None
+    leave_out: Sequence[int] | None = None
     seed: int | None = None
     device: str = "cpu"
     threads: int | None = None
@@ -256,7 +267,8 @@ class Experiment:
         trainer, loader = prepare_run(run, config)
         if deadline is not None:
             deadline.watch(trainer)
-        return train_prepared(run, trainer, loader)
+        with locked_and_resumed(run, trainer, loader):
+            return trainer.train(loader, run.epochs)
 
     def _stored_checkpoint(self) -> Checkpoint | None:
         """The checkpoint to resume from, if any."""
@@ -280,9 +292,9 @@ class Experiment:
         if isinstance(self.model, Step):
             session, names = build_step(self, self.model, loader, held)
             return self._trainer(session, loader, held, config_for(self._config, names)), loader
-        run = self
+        run, loader = sampled_run(self, loader)
         if self.privacy is not None:
-            run, loader = private_run(self, loader)
+            run, loader = private_run(run, loader)
         session = run._over_module(self.model, loader, held)
         return run._trainer(session, loader, held, self._config), loader
 
@@ -357,14 +369,15 @@ def prepare_run(run: Experiment, config: Mapping[str, Any] | None = None) -> tup
     return trainer, loader
 
 
-def train_prepared(run: Experiment, trainer: Trainer, loader: DataLoader) -> TrainHistory:
-    """Train a prepared run, from its checkpoint if it resumes."""
+@contextmanager
+def locked_and_resumed(run: Experiment, trainer: Trainer, loader: DataLoader) -> Iterator[None]:
+    """Hold the locks of a prepared run's folders, and restore its checkpoint if it resumes."""
     with locked_folders(trainer):
         stored = run._stored_checkpoint()
         if stored is not None:
             trainer.resume(stored, loader, exact=run.exact)
         begin_together(trainer, loader)
-        return trainer.train(loader, run.epochs)
+        yield
 
 
 def _with_deadline(run: Experiment, began: float) -> tuple[Experiment, Deadline | None]:

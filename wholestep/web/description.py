@@ -13,6 +13,9 @@ from wholestep.compiler.ir.types import letter_of
 from wholestep.data.table import TARGET, Table
 from wholestep.data.tables.encoding import Encoding
 from wholestep.errors import OptionError
+from wholestep.schedules.bind import scalar_name
+from wholestep.schedules.run_length import Planned
+from wholestep.steps.options import RATE
 from wholestep.train.data.frames import ANSWERS
 
 Array = np.ndarray[Any, Any]
@@ -77,6 +80,25 @@ def rows_within(table: Table, limit: int) -> int:
     """The rows of a table that take at most `limit` bytes, at least one."""
     row = sum(array[:1].nbytes for array in table.columns.values())
     return max(1, min(len(table), limit // max(row, 1)))
+
+
+def rate_of(manifest: Manifest) -> str | None:
+    """The runtime scalar that a user knows as the learning rate: the optimizer's, or that of its schedule."""
+    names = [scalar["name"] for scalar in manifest["scalars"]]
+    scheduled = [name for name in names if name.startswith(scalar_name(RATE, "")) and name.endswith(".lr")]
+    return RATE if RATE in names else scheduled[0] if len(scheduled) == 1 else None
+
+
+def run_lengths(schedule: Any, manifest: Manifest) -> dict[str, int]:
+    """The runtime scalars that are the length of a schedule over the whole run, with the updates of its warm-up."""
+    planned = schedule if isinstance(schedule, Mapping) else {RATE: schedule}
+    used = [scalar["name"] for scalar in manifest["scalars"]]
+    lengths = {
+        scalar_name(target, f"after.{one.length}" if one.warmup else one.length): one.warmup
+        for target, one in planned.items()
+        if isinstance(one, Planned)
+    }
+    return {name: warmup for name, warmup in lengths.items() if name in used}
 
 
 def facts(manifest: Manifest, inputs: Mapping[str, Array], loss: Any, optimizer: Any) -> list[str]:

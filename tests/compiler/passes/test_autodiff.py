@@ -22,7 +22,7 @@ from wholestep.compiler.ir.types import TensorType, as_shape, float32, float64, 
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients, find_unreached
 from wholestep.compiler.passes.autodiff.rules import GRADIENTS, Blocked, Refused
 from wholestep.compiler.passes.lower.decompose import decompose
-from wholestep.compiler.passes.simplify.unroll import unroll_loops
+from wholestep.compiler.passes.simplify.inline import unroll_loops
 from wholestep.errors import GradientError
 
 Array = np.ndarray[Any, Any]

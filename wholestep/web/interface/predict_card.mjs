@@ -11,12 +11,12 @@ const SHOWN = 50;
 
 export class PredictCard {
   constructor(spec, engine) {
-    Object.assign(this, { spec, engine });
+    Object.assign(this, { spec, engine, errors: "predict-error" });
     const parts = [];
     if (spec.encoding) parts.push(this.#form());
     if (spec.image && spec.image.shape[0] === 1) parts.push(this.#pad());
     parts.push(make("div", { class: "row" },
-      make("label", { class: "button" }, make("input", { id: "predict-files", type: "file", multiple: true, class: "visually-hidden", change: ({ target }) => this.#files(target) }), "Predict rows of files")));
+      make("label", { class: "button" }, make("input", { id: "predict-files", type: "file", multiple: true, class: "visually-hidden", change: ({ target }) => this.#files(target) }), "Predict rows of files"), make("span", { class: "quiet" }, "or drop them here")));
     fill(byId("predict"), parts);
   }
 
@@ -105,9 +105,14 @@ export class PredictCard {
 
   // -- files -------------------------------------------------------------------------------------------------------
 
-  async #files(input) {
+  #files(input) {
     const files = [...input.files];
     input.value = "";
+    return this.open(files);
+  }
+
+  // Predict the rows of files.
+  async open(files) {
     if (!files.length) return;
     try {
       const data = await readFiles(this.spec, files, { invert: byId("invert")?.checked });

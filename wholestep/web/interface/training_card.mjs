@@ -2,7 +2,6 @@
 import { byId, fill, formatted, make, plural, showError, tableOf, titled } from "./elements.mjs";
 import { curves, matrix, residuals } from "./charts.mjs";
 
-const RATE = "optimizer.lr";
 const REDRAW = 100; // milliseconds between two drawings
 const MOST_POINTS = 400; // of a curve
 const MOST_ROWS = 100; // of the table of epochs
@@ -22,7 +21,7 @@ export class TrainingCard {
 
   #rate() {
     const rate = byId("rate"), slider = byId("rate-slider");
-    const start = this.spec.manifest.scalars.find(({ name }) => name === RATE)?.value;
+    const start = this.spec.manifest.scalars.find(({ name }) => name === this.spec.rate)?.value;
     if (start === undefined || start <= 0) {
       rate.closest("label").hidden = slider.hidden = true;
       return;
@@ -35,9 +34,10 @@ export class TrainingCard {
   }
 
   #scalars() {
-    const others = this.spec.manifest.scalars.filter(({ name }) => name !== RATE);
+    const { rate, runLengths } = this.spec;
+    const others = this.spec.manifest.scalars.filter(({ name }) => name !== rate && !(name in runLengths));
     byId("more").hidden = !others.length;
-    fill(byId("scalars"), others.map(({ name, value }) => make("label", { class: "field" }, name.replace(/^optimizer\./, ""),
+    fill(byId("scalars"), others.map(({ name, value }) => make("label", { class: "field" }, name.replace(/^(schedule\.)?optimizer\.(lr\.)?/, "").replaceAll(/[._]/g, " "),
       make("input", { type: "number", step: "any", inputmode: "decimal", "data-scalar": name, value: Number(value.toPrecision(7)) }))));
   }
 
@@ -46,13 +46,13 @@ export class TrainingCard {
     const inputs = [...document.querySelectorAll("[data-scalar]")].filter(({ value }) => value !== "");
     const values = Object.fromEntries(inputs.map((input) => [input.dataset.scalar, Number(input.value)]));
     const rate = byId("rate");
-    if (!rate.closest("label").hidden && rate.value !== "") values[RATE] = Number(rate.value);
+    if (!rate.closest("label").hidden && rate.value !== "") values[this.spec.rate] = Number(rate.value);
     return values;
   }
 
   setScalars(values) {
     for (const [name, value] of values) {
-      const field = name === RATE ? byId("rate") : document.querySelector(`[data-scalar="${name}"]`);
+      const field = name === this.spec.rate ? byId("rate") : document.querySelector(`[data-scalar="${name}"]`);
       if (!field) continue;
       field.value = Number(value.toPrecision(7));
       field.dispatchEvent(new Event("input"));

@@ -23,12 +23,14 @@ LIBRARY_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fopenmp-simd")
 def c_files(step: ExportedStep, block: Block) -> dict[str, str]:
     """All C files of a step by their path in its folder."""
     plans = {f"{prefix.removeprefix('ws_')}.c": source(plan, prefix).text for prefix, plan in step.plans.items()}
-    own = {name: (OWN / name).read_text() for name in ("step.c", "checkpoint.h", "program.h", "tensors.h")}
+    own = {
+        name: (OWN / name).read_text(encoding="utf-8") for name in ("step.c", "checkpoint.h", "program.h", "tensors.h")
+    }
     own |= {"step.h": _header(step, block), "tables.h": tables(step, block)}
     parts = {PARTS[part] for plan in step.plans.values() for part in parts_of(plan)}
     called = ["gemm.c", *sorted(parts), *_shared_files(plans.values())]
     found = _closure([*called, *_includes([*own.values(), *plans.values()])], own)
-    return {**own, **plans, **{f"native/{name}": (NATIVE / name).read_text() for name in found}}
+    return {**own, **plans, **{f"native/{name}": (NATIVE / name).read_text(encoding="utf-8") for name in found}}
 
 
 def compiled_files(files: Iterable[str]) -> list[str]:
@@ -63,7 +65,7 @@ def _closure(names: Iterable[str], own: Mapping[str, str]) -> list[str]:
             continue
         found[name] = None
         folder = PurePosixPath(name).parent
-        for other in _includes([(NATIVE / name).read_text()]):
+        for other in _includes([(NATIVE / name).read_text(encoding="utf-8")]):
             near = (folder / other).as_posix()
             waiting.append(near if (NATIVE / near).exists() else other)
     return sorted(found)
@@ -82,7 +84,7 @@ def _header(step: ExportedStep, block: Block) -> str:
     defines = "\n".join(f"#define {name} {value}" for name, value in sizes.items())
     kinds = {"INPUT": step.inputs, "OUTPUT": step.outputs, "SCALAR": step.scalars}
     names = "\n".join(_enum(kind, names) for kind, names in kinds.items() if names)
-    return (OWN / "step.h").read_text().replace("@SIZES@", defines).replace("@NAMES@", names)
+    return (OWN / "step.h").read_text(encoding="utf-8").replace("@SIZES@", defines).replace("@NAMES@", names)
 
 
 def _enum(kind: str, names: Iterable[str]) -> str:

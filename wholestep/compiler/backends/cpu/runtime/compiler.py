@@ -217,7 +217,9 @@ def compile_c(
 def native_texts() -> tuple[str, ...]:
     """The names and texts of all headers, and of the functions that plans share: part of every key."""
     files = sorted([*NATIVE.rglob("*.h"), *(NATIVE / name for name in SHARED.values())])
-    return tuple(text for path in files for text in (path.relative_to(NATIVE).as_posix(), path.read_text()))
+    return tuple(
+        text for path in files for text in (path.relative_to(NATIVE).as_posix(), path.read_text(encoding="utf-8"))
+    )
 
 
 def shared_object(name: str, cache: ContentStore, compiler: CCompiler, target: str) -> Path:
@@ -246,7 +248,7 @@ def run_compiler(
 
     with build_folder() as folder:
         for name, text in sources.items():
-            Path(folder, name).write_text(text)
+            Path(folder, name).write_text(text, encoding="utf-8")
         names = list(sources)
         with inner_span("gcc"), on_one_thread():  # limits BLAS in a thread that evaluates the step meanwhile
             if len(names) == 1:
@@ -263,7 +265,7 @@ def run_compiler(
 def _run(command: Sequence[str], folder: str) -> None:
     import subprocess
 
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode != 0:
         raise CompilerError(
             f"{command[0]} failed with status {done.returncode}; if the compiler works otherwise, this is a bug in "
