@@ -20,6 +20,7 @@ from wholestep.callbacks.progress import Progress
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.data.order import Sampler
+from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
 from wholestep.data.table import Table
 from wholestep.errors import OptionError, UnknownNameError, UsageError
@@ -315,6 +316,8 @@ class Experiment:
         session.reset_optimizer()  # states of an earlier run's optimizer are in the model's state
         if isinstance(loader.source, Table):
             described.check_classes(session, loader.source)
+        if isinstance(loader.source, PackedTable):
+            session._programs.notes = (loader.source.note,)
         if held is not None:
             described.check_held(held, session)
         return session
@@ -402,6 +405,8 @@ def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:
         return wanted
     if isinstance(loader.source, Stream):
         raise UsageError("per_row= needs data whose rows have numbers: arrays, frames, or a data set with len().")
+    if isinstance(loader.source, PackedTable):
+        raise UsageError("per_row= is about rows, and a row of packed sequences has several. Leave it out.")
     return replace(wanted, capacity=loader.rows)
 
 
