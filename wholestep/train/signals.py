@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and the end of the terminal in a run with checkpoints: the current steps are finished and saved first."""
+"""Ctrl-C, SIGTERM or a closed terminal in a run with checkpoints: the current steps are finished and saved first."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ def _without_units(reshape: Node) -> Node | None:
         return x.with_inputs([b.reshape(i, shape) if i.type.rank else i for i in x.inputs])
     if x.op != "expand":
         return None
-    kept = attrs_of(x, at.ExpandAttrs).axes
+    old_axes = attrs_of(x, at.ExpandAttrs).axes
     position = {a: n for n, a in enumerate(a for a, e in enumerate(x.type.shape) if e != 1)}
-    inner = b.reshape(x.inputs[0], tuple(x.type.shape[a] for a in kept if a in position))
-    return b.expand_to(inner, shape, [position[a] for a in kept if a in position])
+    inner = b.reshape(x.inputs[0], tuple(x.type.shape[a] for a in old_axes if a in position))
+    return b.expand_to(inner, shape, [position[a] for a in old_axes if a in position])
 
 
 def simple_terms(terms: Iterable[MaskTerm]) -> Iterator[MaskTerm]:
