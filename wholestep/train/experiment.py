@@ -48,8 +48,7 @@ from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import optimizer_of, resolve_schedule
 from wholestep.train.lint.lint import log_findings
 from wholestep.train.lint.rules import LintedRun
-from wholestep.train.private_run import private_run
-from wholestep.train.row_sampling import sampled_run
+from wholestep.train.row_sampling import private_run, sampled_run
 from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
