@@ -174,7 +174,7 @@ def perturb_by_rounding(seed: int, tf32: frozenset[Family] = frozenset()) -> Cal
 
 
 def distances(a: Result, b: Result) -> Result:
-    """The differences between the results of two steps, position by position."""
+    """The differences between the results of two steps, elementwise."""
     return Result(_distances(a.outputs, b.outputs), _distances(a.state, b.state))
 
 
