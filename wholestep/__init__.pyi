@@ -117,6 +117,7 @@ from wholestep.optim import (
     NAdam as NAdam, RAdam as RAdam, RMSprop as RMSprop, Adagrad as Adagrad, Lion as Lion, LAMB as LAMB,
     Adafactor as Adafactor, Muon as Muon, Adadelta as Adadelta, Adamax as Adamax, Rprop as Rprop, ASGD as ASGD,
     LARS as LARS, AdEMAMix as AdEMAMix, ScheduleFreeAdamW as ScheduleFreeAdamW, Prodigy as Prodigy, LBFGS as LBFGS,
+    NorMuon as NorMuon, ScheduleFreeSGD as ScheduleFreeSGD,
     AdaBelief as AdaBelief, Yogi as Yogi, Adan as Adan, NovoGrad as NovoGrad,
     AdamOptimizer as AdamOptimizer, sgd as sgd, sgd_on_graph as sgd_on_graph,
 )

@@ -1,4 +1,4 @@
-"""Models over packed rows compute what they compute for each sequence alone, in float64 to 1e-10; others are refused."""
+"""Over packed rows models compute, to 1e-10, what they compute for each sequence alone; others are refused."""
 
 from __future__ import annotations
 
@@ -195,7 +195,8 @@ def test_classes_and_probabilities_are_by_sequence() -> None:
     classes = model.predict_classes(data, scores="softmax", device="reference")
     shares = model.predict(data, probabilities="softmax", device="reference")
     for s, c, p in zip(sequences, classes, shares, strict=True):
-        assert c.shape == (len(s),) and np.allclose(p.sum(-1), 1.0)
+        assert c.shape == (len(s),)
+        np.testing.assert_allclose(p.sum(-1), 1.0)
 
 
 # -- refusals -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from wholestep import losses
 from wholestep.compiler.frontend.graph import Graph, record_into
-from wholestep.compiler.frontend.layers.segments import OFFSETS, Segments, packed_rows
+from wholestep.compiler.frontend.layers.segments import OFFSETS, PackedSegments, packed_rows
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import LOSS, fail, record_for_layer
@@ -18,7 +18,6 @@ from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.losses.table import LossFunction
 from wholestep.nn.module.module import MEANINGS, SEEN, Module
 from wholestep.nn.module.trace import trace_of
-from wholestep.steps.segment_check import check_segments
 from wholestep.steps.states import share_state
 
 Inputs = Spec | Mapping[str, Spec]
@@ -41,22 +40,26 @@ def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor])
 
 def _call_model(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any:
     if isinstance(inputs, Mapping) and OFFSETS in inputs:
+        from wholestep.steps.segment_check import check_segments  # imported here because few models take packed rows
+
         check_segments(type(model).__name__, inputs, partial(_record_packed, model))
         return _call_packed(model, inputs, tensors)[1]
     return _call_plain(model, inputs, tensors)
 
 
-def _record_packed(model: Module, graph: Graph, inputs: Mapping[str, Spec]) -> tuple[Segments, list[Tensor]]:
+def _record_packed(model: Module, graph: Graph, inputs: Mapping[str, Spec]) -> tuple[PackedSegments, list[Tensor]]:
     """The segments and the outputs of a model that is recorded on packed rows."""
     trace_of(graph, model)
     segments, out = _call_packed(model, inputs, record_inputs(graph, inputs))
     return segments, [*_outputs_by_name(model, out).values()]
 
 
-def _call_packed(model: Module, inputs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> tuple[Segments, Any]:
+def _call_packed(
+    model: Module, inputs: Mapping[str, Spec], tensors: Mapping[str, Tensor]
+) -> tuple[PackedSegments, Any]:
     """The segments of packed rows, and what a model returns for their other inputs."""
     rows = {name: t for name, t in tensors.items() if name != OFFSETS}
-    segments = Segments(tensors[OFFSETS], next(iter(rows.values())).shape[1])
+    segments = PackedSegments(tensors[OFFSETS], next(iter(rows.values())).shape[1])
     with packed_rows(segments):
         return segments, _call_plain(model, without_offsets(inputs), rows)
 

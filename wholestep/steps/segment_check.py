@@ -1,8 +1,8 @@
 """Refuses models that mix the sequences of a packed row.
 
-A row is analysed as a batch is for data parallelism: along its time axis every tensor must be sharded, that is, element
-i depends on element i of the inputs only.  Results in `Segments.respected` are taken as sharded, because their layers
-respect the boundaries; any other operation along the axis is the reason for an error with the fix.
+A row is analysed as a batch is for data parallelism: along its time axis every tensor must be sharded, that is,
+element i depends on element i of the inputs only.  Results in `PackedSegments.respected` are taken as sharded, because
+their layers respect the boundaries; any other operation along the axis is the reason for an error with the fix.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from wholestep.compiler.frontend.graph import Graph, record_into
-from wholestep.compiler.frontend.layers.segments import OFFSETS, Segments
+from wholestep.compiler.frontend.layers.segments import OFFSETS, PackedSegments
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir import graph as ir
@@ -47,7 +47,9 @@ ELSEWHERE = "Give rows of one sequence each, padded or cut to one length."
 
 
 def check_segments(
-    model: str, specs: Mapping[str, Spec], record: Callable[[Graph, Mapping[str, Spec]], tuple[Segments, list[Tensor]]]
+    model: str,
+    specs: Mapping[str, Spec],
+    record: Callable[[Graph, Mapping[str, Spec]], tuple[PackedSegments, list[Tensor]]],
 ) -> None:
     """Raise UsageError if an output depends on several sequences of a row.
 
@@ -59,11 +61,11 @@ def check_segments(
             segments, outputs = record(graph, symbolic)
         except WholestepError as error:
             raise UsageError(
-                f"{model} cannot be proven to keep the sequences of packed rows apart: it cannot be recorded for rows of "
-                f"any length: {error} {ELSEWHERE}"
+                f"{model} cannot be proven to keep the sequences of packed rows apart: it cannot be recorded for rows "
+                f"of any length: {error} {ELSEWHERE}"
             ) from None
         whole = ir.IRGraph(
-            tuple(ir.Output(str(i), t.node) for i, t in enumerate([*outputs, *_respected(graph, segments)])),
+            tuple(ir.Output(str(i), t.node) for i, t in enumerate([*outputs, *_results(graph, segments)])),
             (),
             tuple(t.node for t in graph.inputs.values()),
         )
@@ -77,7 +79,7 @@ def check_segments(
             _refuse(model, node, placements[node])
 
 
-def _respected(graph: Graph, segments: Segments) -> list[Tensor]:
+def _results(graph: Graph, segments: PackedSegments) -> list[Tensor]:
     return [Tensor(node, graph) for node in segments.respected]
 
 

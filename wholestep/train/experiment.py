@@ -7,19 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.checkpoint import ModelCheckpoint
-from wholestep.callbacks.deadline import TICKS, Deadline, as_seconds
+from wholestep.callbacks.deadline import Deadline, as_seconds
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.data.order import Sampler
+from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
 from wholestep.data.table import Table
 from wholestep.errors import OptionError, UnknownNameError, UsageError
@@ -29,6 +31,7 @@ from wholestep.nn.module.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, read_launch
 from wholestep.privacy.settings import Privacy
+from wholestep.schedules.base import Schedule
 from wholestep.schedules.run_length import Planned
 from wholestep.session import Session, build_session
 from wholestep.session.building.arguments import need_workers, shared_arguments
@@ -264,7 +267,10 @@ class Experiment:
         run, deadline = _with_deadline(run, began)
         trainer, loader = prepare_run(run, config)
         if deadline is not None:
-            deadline.watch(trainer)
+            from wholestep.session.inspect.estimate import step_seconds  # imported here because few runs need it
+
+            session = trainer.session
+            deadline.watch(trainer, step_seconds(session.plan, session.target, session.threads))
         with locked_and_resumed(run, trainer, loader):
             return trainer.train(loader, run.epochs)
 
@@ -314,6 +320,8 @@ class Experiment:
         session.reset_optimizer()  # states of an earlier run's optimizer are in the model's state
         if isinstance(loader.source, Table):
             described.check_classes(session, loader.source)
+        if isinstance(loader.source, PackedTable):
+            session._programs.notes = (loader.source.note,)
         if held is not None:
             described.check_held(held, session)
         return session
@@ -390,8 +398,15 @@ def _with_deadline(run: Experiment, began: float) -> tuple[Experiment, Deadline 
             f"within= needs a schedule over the run, such as ws.schedules.cosine(lr); {type(schedule).__name__} counts "
             "steps or epochs, whose number is not known."
         )
-    deadline = Deadline(seconds, None if schedule is None else schedule.over(TICKS), began)
+    deadline = Deadline(seconds, None if schedule is None else partial(_schedule_over, run, schedule), began)
     return replace(run, epochs=MOST_EPOCHS, schedule=None, callbacks=[*CallbackList(run.callbacks), deadline]), deadline
+
+
+def _schedule_over(run: Experiment, schedule: Planned, steps: int) -> Schedule:
+    """The schedule of a run of so many steps, and at least one after the warm-up."""
+    rate = getattr(run.optimizer, "lr", None)
+    planned = schedule.over(max(steps, schedule.warmup + 1))
+    return planned if rate is None else planned.bound(float(rate))
 
 
 def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:
@@ -401,6 +416,8 @@ def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:
         return wanted
     if isinstance(loader.source, Stream):
         raise UsageError("per_row= needs data whose rows have numbers: arrays, frames, or a data set with len().")
+    if isinstance(loader.source, PackedTable):
+        raise UsageError("per_row= is about rows, and a row of packed sequences has several. Leave it out.")
     return replace(wanted, capacity=loader.rows)
 
 

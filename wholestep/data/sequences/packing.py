@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from wholestep.compiler.frontend.layers.segments import OFFSETS
 from wholestep.data.sequences.values import Integers
-from wholestep.data.table import Array, Table
+from wholestep.data.table import Table
 
 
 @dataclass(frozen=True)
@@ -20,18 +21,28 @@ class Packing:
     rows: int
 
 
-@dataclass(frozen=True)
 class PackedTable(Table):
-    """Packed rows, and the share of their positions that is padding."""
+    """Packed rows: inputs (rows, capacity, ...), the offsets of their sequences, targets and their weights."""
 
-    padding: float = field(default=0.0, kw_only=True)
-    capacity: int = field(default=0, kw_only=True)
-    slots: int = field(default=0, kw_only=True)
+    @property
+    def capacity(self) -> int:
+        """Elements of a row."""
+        return int(next(iter(self.inputs.values())).shape[1])
 
-    def select(self, rows: Array) -> PackedTable:
-        table = super().select(rows)
-        sizes = {"padding": self.padding, "capacity": self.capacity, "slots": self.slots}
-        return PackedTable(table.inputs, table.targets, table.weights, **sizes)
+    @property
+    def slots(self) -> int:
+        """The most sequences of a row."""
+        return int(self.inputs[OFFSETS].shape[1]) - 1
+
+    @property
+    def padding(self) -> float:
+        """The share of all positions that no sequence has."""
+        return 1.0 - int(self.inputs[OFFSETS][:, -1].sum()) / (len(self) * self.capacity)
+
+    @property
+    def note(self) -> str:
+        """The padding, as a line of a report."""
+        return f"sequences are packed into rows of {self.capacity} elements, {100 * self.padding:.1f} % of them padding"
 
 
 def pack(lengths: Integers, capacity: int, slots: int) -> tuple[Integers, Integers, int]:

@@ -114,7 +114,7 @@ class Ragged:
         part.weights = None if self.weights is None else self.weights[sequences]
         return part
 
-    def resized(self, capacity: int, slots: int) -> Ragged:
+    def for_rows_of(self, capacity: int, slots: int) -> Ragged:
         """The same sequences for rows of another size."""
         part = self.select(np.arange(len(self)))
         longest = int(self.lengths.max())
@@ -133,7 +133,7 @@ class Ragged:
         return any(not isinstance(t, Values) for t in self.targets.values())
 
     @cached_property
-    def packing(self) -> Packing:
+    def places(self) -> Packing:
         """The row of each sequence; where targets are per element, empty sequences are in none (row -1)."""
         lengths = self.lengths
         packed = np.flatnonzero(lengths > 0) if self.targets and not self._per_sequence else np.arange(len(lengths))
@@ -150,7 +150,7 @@ class Ragged:
     @cached_property
     def table(self) -> PackedTable:
         """The packed rows: inputs, the offsets of their sequences, targets, and weights that are 0 at padding."""
-        packing = self.packing
+        packing = self.places
         offsets = np.zeros((packing.rows, self.slots + 1), np.int32)
         order = self._sequences_in_order
         offsets[packing.row[order], packing.slot[order] + 1] = self.lengths[order]
@@ -161,31 +161,29 @@ class Ragged:
             name: self._rows(t, at, t.values[0]) if isinstance(t, Values) else self._slots(t, t[order[0]])
             for name, t in self.targets.items()
         }
-        filled = int(self.lengths[order].sum()) / (packing.rows * self.capacity)
-        sizes = {"padding": 1.0 - filled, "capacity": self.capacity, "slots": self.slots}
-        return PackedTable({**inputs, OFFSETS: offsets}, targets, self._weights(at) if targets else None, **sizes)
+        return PackedTable({**inputs, OFFSETS: offsets}, targets, self._weights(at) if targets else None)
 
     @property
     def _sequences_in_order(self) -> Integers:
         """The packed sequences, row by row."""
-        packed = np.flatnonzero(self.packing.row >= 0)
-        return packed[np.lexsort((self.packing.slot[packed], self.packing.row[packed]))]
+        packed = np.flatnonzero(self.places.row >= 0)
+        return packed[np.lexsort((self.places.slot[packed], self.places.row[packed]))]
 
     def _elements(self, offsets: Array) -> Integers:
         """The position of each element in the flattened rows, in the order of `_sequences_in_order`."""
-        order, packing = self._sequences_in_order, self.packing
+        order, packing = self._sequences_in_order, self.places
         starts = packing.row[order] * self.capacity + offsets[packing.row[order], packing.slot[order]]
         return ranges(starts, self.lengths[order])
 
     def _rows(self, values: Values, at: Integers, padding: Any) -> Array:
         inner = values.values.shape[1:]
-        rows = np.empty((self.packing.rows * self.capacity, *inner), values.values.dtype)
+        rows = np.empty((self.places.rows * self.capacity, *inner), values.values.dtype)
         rows[...] = padding
         rows[at] = values.values[values.positions(self._sequences_in_order)]
-        return rows.reshape((self.packing.rows, self.capacity, *inner))
+        return rows.reshape((self.places.rows, self.capacity, *inner))
 
     def _slots(self, values: Array, padding: Any) -> Array:
-        order, packing = self._sequences_in_order, self.packing
+        order, packing = self._sequences_in_order, self.places
         rows = np.empty((packing.rows, self.slots, *values.shape[1:]), values.dtype)
         rows[...] = padding
         rows[packing.row[order], packing.slot[order]] = values[order]
@@ -197,9 +195,9 @@ class Ragged:
         each = np.ones(len(self), np.float32) if self.weights is None else self.weights
         if self._per_sequence:
             return self._slots(each, 0.0)
-        rows = np.zeros(self.packing.rows * self.capacity, np.float32)
+        rows = np.zeros(self.places.rows * self.capacity, np.float32)
         rows[at] = np.repeat(each[order], self.lengths[order])
-        return rows.reshape((self.packing.rows, self.capacity))
+        return rows.reshape((self.places.rows, self.capacity))
 
     def unpack(self, outputs: Any) -> Any:
         """Outputs of packed rows by sequence: a list of arrays, or an array where they are one for each sequence."""
@@ -207,7 +205,7 @@ class Ragged:
             return {name: self.unpack(out) for name, out in outputs.items()}
         if isinstance(outputs, tuple | list):
             return type(outputs)(self.unpack(out) for out in outputs)
-        packing, table = self.packing, self.table
+        packing, table = self.places, self.table
         if outputs.shape[1] == self.slots:
             return outputs[packing.row, packing.slot]
         starts = table.inputs[OFFSETS][packing.row, packing.slot]
@@ -234,8 +232,8 @@ def _targets(targets: object, lengths: Integers) -> dict[str, Values | Array]:
     read = {str(name): _target(value, lengths, f"targets[{name!r}]") for name, value in named.items()}
     if len({isinstance(t, Values) for t in read.values()}) > 1:
         raise UsageError(
-            "Ragged: targets are for each element or for each sequence, not some of both. Repeat a target of a sequence "
-            "for each of its elements."
+            "Ragged: targets are for each element or for each sequence, not some of both. Repeat a target of a "
+            "sequence for each of its elements."
         )
     return read
 
@@ -246,8 +244,8 @@ def _target(value: Any, lengths: Integers, what: str) -> Values | Array:
         read = read_values(value, what)
         if not np.array_equal(read.lengths, lengths):
             raise ShapeError(
-                f"Ragged: {what} has a target for each element, so its lengths are those of the sequences; they differ. "
-                "A target for each sequence is an array: np.array(targets)."
+                f"Ragged: {what} has a target for each element, so its lengths are those of the sequences; they "
+                "differ. A target for each sequence is an array: np.array(targets)."
             )
         return read
     array = as_numbers(value, what)

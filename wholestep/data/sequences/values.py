@@ -114,8 +114,8 @@ def _from_offsets(values: Array, offsets: Array, what: str) -> Values:
     valid = offsets.ndim == 1 and len(offsets) > 0 and offsets.dtype.kind in "iu" and values.ndim > 0
     if not valid or offsets[0] != 0 or offsets[-1] != len(values) or (np.diff(offsets.astype(np.int64)) < 0).any():
         raise InputError(
-            f"Ragged: the offsets of {what} are integers that rise from 0 to {len(values) if values.ndim else 'n'}, the "
-            f"number of values; received {np.array2string(offsets, threshold=6)}. Sequence i is "
+            f"Ragged: the offsets of {what} are integers that rise from 0 to {len(values) if values.ndim else 'n'}, "
+            f"the number of values; received {np.array2string(offsets, threshold=6)}. Sequence i is "
             "values[offsets[i]:offsets[i + 1]]."
         )
     return Values(values, offsets.astype(np.int64))

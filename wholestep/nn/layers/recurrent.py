@@ -200,7 +200,7 @@ class Recurrent(Module):
             return tuple(where(x[1], new, old) for new, old in zip(after, state)), where(x[1], after[0], 0.0)
 
         if (segments := current_segments()) is not None:
-            kept = segments.kept_state(gates, reverse)
+            kept = segments.state_factors(gates, reverse)
             end, outputs = scan(step_with_reset, state, (gates, kept), reverse=reverse)
             return end, segments.recurrent_outputs(outputs)
         if counts is not None:

@@ -84,7 +84,7 @@ class Inspect:
         plan = replace(plan, notes=where.device.notes(plan))
         if where.ranks and self._norms_per_worker():
             plan = replace(plan, notes=(*plan.notes, "batch norms with per_worker=True are over each rank's own rows"))
-        own = (*self._privacy(), *self._row_forms())
+        own = (*self._programs.notes, *self._privacy(), *self._row_forms())
         plan = replace(plan, notes=(*plan.notes, *own, *slow_notes(plan, where.device.target)))
         report = plan_report(plan, where.threads, heading, self._verdict(), where.ranks, where.model_ranks)
         predicted = step_seconds(plan, where.device.target, where.threads)

@@ -92,7 +92,7 @@ def _split_holdout(data: object, validation: float | Holdout, seed: int, shuffle
 def _validation_table(data: object, loader: DataLoader) -> Table:
     try:
         if isinstance(loader.source, PackedTable) and (ragged := as_ragged(data)) is not None:
-            return ragged.resized(loader.source.capacity, loader.source.slots).table
+            return ragged.for_rows_of(loader.source.capacity, loader.source.slots).table
         return table_of(data)
     except WholestepError as error:
         raise type(error)(f"validation: {error}") from None

@@ -308,7 +308,7 @@ def attention(
     segments = current_segments()
     if segments is None:
         return _attention(q, k, v, mask, attrs, dropout)
-    return segments.attended(_attention(q, k, v, segments.attention_mask(q, k, mask), attrs, dropout))
+    return segments.register_attention(_attention(q, k, v, segments.attention_mask(q, k, mask), attrs, dropout))
 
 
 def _attention(

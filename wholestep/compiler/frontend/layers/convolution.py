@@ -7,7 +7,7 @@ channels, so that each of them is one `conv2d` node.
 from __future__ import annotations
 
 from wholestep.compiler.frontend.functions.primitives import matmul, stack
-from wholestep.compiler.frontend.layers.segments import Segments, current_segments
+from wholestep.compiler.frontend.layers.segments import PackedSegments, current_segments
 from wholestep.compiler.frontend.layers.window import (
     Padding,
     Sizes,
@@ -116,7 +116,7 @@ def conv1d(
 
 
 def _packed_conv1d(
-    segments: Segments,
+    segments: PackedSegments,
     x: Tensor,
     weight: Tensor,
     bias: Operand | None,
@@ -134,7 +134,7 @@ def _packed_conv1d(
     by_group = taps.reshape((x.shape[0], groups, inputs * size, x.shape[2]))
     product = matmul(weight.reshape((1, groups, outputs // groups, inputs * size)), by_group)
     out = product.reshape((x.shape[0], outputs, x.shape[2]))
-    return segments.convolved(out if bias is None else out + per_channel("conv1d", bias, out))
+    return segments.register_convolution(out if bias is None else out + per_channel("conv1d", bias, out))
 
 
 def _signal_margins(x: Tensor, size: int, stride: int, padding: int | str, dilation: int) -> tuple[int, int]:

@@ -27,7 +27,7 @@ OFFSETS = "sequence_offsets"  # the input of packed rows that says where their s
 POOLS = ("mean", "sum", "max", "first", "last")
 
 
-class Segments:
+class PackedSegments:
     """The sequences of the packed rows that are being recorded."""
 
     def __init__(self, offsets: Tensor, time: Extent) -> None:
@@ -59,8 +59,8 @@ class Segments:
             if x.ndim < 3 or x.shape[0] != self.batch or x.shape[-2] != self.time:
                 fail(
                     ShapeError,
-                    f"attention over packed rows takes {what} (batch, ..., {self.time}, width) of one row each, so that "
-                    f"no query sees another sequence; received {shape_text(x.shape)}. Keep the batch as the first "
+                    f"attention over packed rows takes {what} (batch, ..., {self.time}, width) of one row each, so "
+                    f"that no query sees another sequence; received {shape_text(x.shape)}. Keep the batch as the first "
                     "axis; attention to a memory of another length needs rows of one sequence.",
                 )
         inner = (1,) * (q.ndim - 3)
@@ -74,7 +74,7 @@ class Segments:
 
     # -- recurrent layers ----------------------------------------------------------------------------------------
 
-    def kept_state(self, steps: Tensor, reverse: bool) -> Tensor:
+    def state_factors(self, steps: Tensor, reverse: bool) -> Tensor:
         """(time, batch, 1): 0 where a segment begins in the direction of the loop, and the state is reset; else 1."""
         if steps.shape[:2] != (self.time, self.batch):
             fail(
@@ -91,7 +91,7 @@ class Segments:
 
     # -- attention, convolutions and positions -------------------------------------------------------------------
 
-    def attended(self, out: Tensor) -> Tensor:
+    def register_attention(self, out: Tensor) -> Tensor:
         """The result of an attention with `attention_mask`."""
         return self._respects(out, out.ndim - 2)
 
@@ -111,7 +111,7 @@ class Segments:
             taps.append(where(same, _slice_time(padded, first, self.time), 0.0))
         return taps
 
-    def convolved(self, out: Tensor) -> Tensor:
+    def register_convolution(self, out: Tensor) -> Tensor:
         """The result (batch, channels, time) of a convolution of `taps`."""
         return self._respects(out, 2)
 
@@ -150,15 +150,15 @@ def _slice_time(x: Tensor, first: int, time: Extent) -> Tensor:
     return Tensor(record("slice", [x.node], attrs), x.graph)
 
 
-_SEGMENTS: ContextVar[Segments | None] = ContextVar("segments", default=None)
+_SEGMENTS: ContextVar[PackedSegments | None] = ContextVar("segments", default=None)
 
 
-def packed_rows(segments: Segments) -> AbstractContextManager[None]:
+def packed_rows(segments: PackedSegments) -> AbstractContextManager[None]:
     """Layers recorded inside respect the boundaries of these segments."""
     return bind_value(_SEGMENTS, segments)
 
 
-def current_segments() -> Segments | None:
+def current_segments() -> PackedSegments | None:
     """The segments of the rows that are being recorded; None if a row is one sequence."""
     return _SEGMENTS.get()
 

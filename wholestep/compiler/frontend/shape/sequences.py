@@ -11,7 +11,7 @@ import numpy as np
 from wholestep.compiler.frontend.control.scan import scan
 from wholestep.compiler.frontend.functions.primitives import arange, concat, cos, gather, sin
 from wholestep.compiler.frontend.functions.reductions import axis_and_size, normalize_axis
-from wholestep.compiler.frontend.layers.segments import Segments, current_segments
+from wholestep.compiler.frontend.layers.segments import PackedSegments, current_segments
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
@@ -180,7 +180,7 @@ def _turns(x: Tensor, frequencies: np.ndarray[Any, Any], start: int | Tensor) ->
     return cos(angle).astype(x.dtype), sin(angle).astype(x.dtype)
 
 
-def _packed_positions(x: Tensor, segments: Segments, start: int | Tensor) -> Tensor:
+def _packed_positions(x: Tensor, segments: PackedSegments, start: int | Tensor) -> Tensor:
     if x.ndim < 3 or x.shape[0] != segments.batch or x.shape[-2] != segments.time:
         expected = f"(batch, ..., {segments.time}, d)"
         fail(ShapeError, f"rotary: packed rows are {expected}; received {shape_text(x.shape)}.")
