@@ -24,7 +24,7 @@ class Observer(Protocol):
 
 
 class ConsoleObserver:
-    """Prints a table of activations every so many steps.  Example: `ws.fit(..., observer=ws.ConsoleObserver(100))`."""
+    """Prints a table of activations every n steps.  Example: `ws.fit(..., observer=ws.ConsoleObserver(100))`."""
 
     def __init__(self, every: int = 1, file: IO[str] | None = None) -> None:
         if not isinstance(every, int) or every < 1:

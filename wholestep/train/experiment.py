@@ -51,8 +51,7 @@ from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import optimizer_of, resolve_schedule
 from wholestep.train.lint.lint import log_findings
 from wholestep.train.lint.rules import LintedRun
-from wholestep.train.private_run import private_run
-from wholestep.train.row_sampling import sampled_run
+from wholestep.train.row_sampling import private_run, sampled_run
 from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
@@ -86,7 +85,7 @@ class Experiment:
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`; or `ws.data.Holdout`: by class, or whole groups.
         validate_every: epochs between two validations; the last epoch always has one.
-        validate_every_steps: also validate inside an epoch, after every so many of its steps: `history.validations`.
+        validate_every_steps: also validate within an epoch, each time after this many steps: `history.validations`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
             The parts of a loss (of each output; of a function that returns a dict) are added up and logged:
             `history["<part>_loss"]`.

@@ -121,7 +121,7 @@ class Inspect:
         """The result of the main plan's self-check as text."""
         compiled = self._programs.compiled
         verdict = None if compiled is None else compiled.verdicts.get(compiled.definition.main)
-        return str(verdict or Verdict(skipped="the session was made from a plan alone"))
+        return str(verdict or Verdict(skipped="the session was built from a plan alone"))
 
     def optimization(self) -> OptimizeReport:
         """The work of the e-graph: rules with counts, time by step, budgets, and the plan's integers before and after.
