@@ -8,6 +8,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.spans import OptimizeReport, Span
 from wholestep.errors import UsageError
 from wholestep.session.programs import Programs
@@ -68,7 +69,7 @@ class Inspect:
         """Bytes that the session maps."""
         programs = self._programs
         if not programs.where.device.runs:
-            return self.report().peak_bytes
+            return footprint(programs.main.plan, programs.where.threads).peak_bytes
         program_bytes = sum(e.program.mapped_bytes for e in programs.entries.values())
         return programs.state.mapped_bytes + programs.place.scratch.mapped_bytes + program_bytes
 
