@@ -51,6 +51,7 @@ from wholestep.compiler.frontend.layers.pooling import (
     local_response_norm as local_response_norm, max_pool2d_with_indices as max_pool2d_with_indices,
     max_unpool2d as max_unpool2d,
 )
+from wholestep.compiler.frontend.layers.segments import positions as positions
 from wholestep.compiler.frontend.shape.padding import pad as pad
 from wholestep.compiler.frontend.layers.unfold import fold as fold, unfold as unfold, windows_along as windows_along
 from wholestep.compiler.frontend.layers.grid_sample import affine_grid as affine_grid, grid_sample as grid_sample

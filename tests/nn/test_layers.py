@@ -95,6 +95,11 @@ LAYERS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], nn.Module], np.
         ws.nn.GlobalMaxPool1d, lambda: nn.Sequential(nn.AdaptiveMaxPool1d(1), nn.Flatten()), SEQUENCE
     ),
     "global max pool": (ws.nn.GlobalMaxPool2d, lambda: nn.Sequential(nn.AdaptiveMaxPool2d(1), nn.Flatten()), IMAGES),
+    "pool of sequences": (
+        lambda: ws.nn.Sequential(ws.nn.Lambda(lambda x: x.transpose(1, 2)), ws.nn.SequencePool("mean")),
+        lambda: nn.Sequential(nn.AdaptiveAvgPool1d(1), nn.Flatten()),
+        SEQUENCE,
+    ),
     "zero pad of signals": (lambda: ws.nn.ZeroPad1d((2, 1)), lambda: nn.ZeroPad1d((2, 1)), SEQUENCE),
     "zero pad": (lambda: ws.nn.ZeroPad2d((1, 0, 2, 1)), lambda: nn.ZeroPad2d((1, 0, 2, 1)), IMAGES),
     "reflection pad of signals": (lambda: ws.nn.ReflectionPad1d(2), lambda: nn.ReflectionPad1d(2), SEQUENCE),

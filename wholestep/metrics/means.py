@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import product, shape_text
 from wholestep.errors import InputError, ShapeError
 from wholestep.metrics.array_functions import X, count, maximum, row_count
 from wholestep.metrics.base import Array, Metric, States
-from wholestep.metrics.reading import ArrayKind, check_weight
+from wholestep.metrics.reading import ArrayKind, check_weight, merge_weighted_axes
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -84,6 +84,7 @@ class OfErrors(Mean):
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
+        weight, prediction, target = merge_weighted_axes(weight, prediction, target)
         # Arrays are subtracted in float64; a step subtracts in its own dtype, as the loss does.
         wide: Any = prediction if isinstance(prediction, Tensor) else prediction.astype("float64")
         error = wide - target.astype(wide.dtype)

@@ -14,7 +14,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import Shape, letter_of, shape_text
+from wholestep.compiler.ir.types import Shape, letter_of, product, shape_text
 from wholestep.errors import DTypeError, InputError, ShapeError
 from wholestep.losses.forms import Meaning, class_axis, shapes_match, without
 from wholestep.metrics.array_functions import X
@@ -207,3 +207,11 @@ def check_weight(metric: str, weight: ArrayKind, rows: Shape) -> None:
             f"{metric}: weights have one number for each row, shape {shape_text(rows)}; received "
             f"{shape_text(weight.shape)}.",
         )
+
+
+def merge_weighted_axes(weight: X | None, *values: X) -> tuple[X | None, *tuple[X, ...]]:
+    """Weights of several axes, such as of the elements of packed rows, as one axis of rows, and the values likewise."""
+    axes = 0 if weight is None else len(weight.shape)
+    if weight is None or axes < 2 or any(v.shape[:axes] != weight.shape for v in values):
+        return (weight, *values)
+    return (_reshape(weight, (product(weight.shape),)), *(_reshape(v, (-1, *v.shape[axes:])) for v in values))

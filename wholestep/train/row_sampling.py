@@ -1,0 +1,67 @@
+"""A run whose rows are drawn by their losses or gradient norms in the epochs before, such as by `ws.data.Hard`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.list import CallbackList
+from wholestep.callbacks.run import Logs
+from wholestep.data.loader import DataLoader
+from wholestep.data.row_samplers import RowSampler
+from wholestep.data.table import Table
+
+if TYPE_CHECKING:
+    from wholestep.train.experiment import Experiment
+
+Array = np.ndarray[Any, Any]
+
+
+class RowFeedback(Callback):
+    """Gives a sampler the values of the rows at the end of each epoch; checkpoints contain them."""
+
+    def __init__(self, sampler: RowSampler) -> None:
+        self.sampler = sampler
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        assert self.run is not None
+        loader, recorded = self.run.loader, self.run.history.per_row.epochs[-1]
+        values = np.asarray(recorded.values[self.sampler.by], np.float64)
+        if self.sampler.by == "gradient_norm":
+            values = values * _scale(loader, recorded.rows)
+        self.sampler.record(recorded.rows, values, len(loader.source))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.sampler.scores is None else {"scores": self.sampler.scores}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.sampler.restore(np.asarray(state["scores"], np.float64) if state else None)
+
+
+def _scale(loader: DataLoader, rows: Array) -> Array | float:
+    """The factors that remove the sampler's weights from gradient norms: mean weight of the batch / own weight."""
+    weights = loader.sampler.weights(len(loader.source)) if isinstance(loader.sampler, RowSampler) else None
+    if weights is None:
+        return 1.0
+    own = weights[rows]
+    given = loader.source.weights if isinstance(loader.source, Table) else None
+    whole = own if given is None else own * given[rows]
+    batch = np.arange(len(rows)) // loader.batch_size
+    means = np.bincount(batch, whole) / np.bincount(batch)
+    factors: Array = means[batch] / own
+    return factors
+
+
+def sampled_run(run: Experiment, loader: DataLoader) -> tuple[Experiment, DataLoader]:
+    """The run and its loader with a sampler of their own, if the loader's sampler reads values of rows."""
+    if not isinstance(loader.sampler, RowSampler):
+        return run, loader
+    drawn, sampler = copy(loader), loader.sampler.for_run()
+    drawn.sampler = sampler
+    names = dict.fromkeys((*run.per_row, sampler.by))
+    return replace(run, per_row=tuple(names), callbacks=[RowFeedback(sampler), *CallbackList(run.callbacks)]), drawn
