@@ -179,3 +179,16 @@ def test_a_loader_without_a_run_that_records_values_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(ws.errors.UsageError, match=r"Hard reads the gradient_norm of rows, .* train with ws.fit"):
         ws.Trainer(session).train(ws.DataLoader(X, Y, sampler=ws.data.Hard()), 1)
+
+
+@pytest.mark.parametrize("step", [5, 23, 30])
+def test_a_replayed_step_has_the_rows_that_the_run_drew(step: int, tmp_path: Path) -> None:
+    _, history = train(ws.data.Hard(), checkpoint=tmp_path)
+    experiment = ws.Experiment(
+        model=mlp(), data=(X, Y), sampler=ws.data.Hard(), epochs=4, loss="cross_entropy", optimizer=ws.Adam(lr=1e-2),
+        seed=1, device="reference", progress=False,
+    )  # fmt: skip
+    again = ws.Replay(experiment, tmp_path, step)
+    epoch, first = divmod(step, 10)
+    np.testing.assert_array_equal(again.rows, orders(history)[epoch][32 * first : 32 * (first + 1)])
+    np.testing.assert_array_equal(again.inputs["x"], X[again.rows])

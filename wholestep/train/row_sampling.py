@@ -14,6 +14,7 @@ from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import Logs
 from wholestep.data.loader import DataLoader
 from wholestep.data.row_samplers import RowSampler
+from wholestep.data.sources import Stream
 from wholestep.data.table import Table
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class RowFeedback(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         assert self.run is not None
+        assert self.run.history is not None
         loader, recorded = self.run.loader, self.run.history.per_row.epochs[-1]
         values = np.asarray(recorded.values[self.sampler.by], np.float64)
         if self.sampler.by == "gradient_norm":
@@ -45,11 +47,13 @@ class RowFeedback(Callback):
 
 def _scale(loader: DataLoader, rows: Array) -> Array | float:
     """The factors that remove the sampler's weights from gradient norms: mean weight of the batch / own weight."""
-    weights = loader.sampler.weights(len(loader.source)) if isinstance(loader.sampler, RowSampler) else None
+    source, sampler = loader.source, loader.sampler
+    assert not isinstance(source, Stream)
+    weights = sampler.weights(len(source)) if isinstance(sampler, RowSampler) else None
     if weights is None:
         return 1.0
     own = weights[rows]
-    given = loader.source.weights if isinstance(loader.source, Table) else None
+    given = source.weights if isinstance(source, Table) else None
     whole = own if given is None else own * given[rows]
     batch = np.arange(len(rows)) // loader.batch_size
     means = np.bincount(batch, whole) / np.bincount(batch)
