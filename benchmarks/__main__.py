@@ -21,6 +21,7 @@ from benchmarks import (
     metrics,
     optimizers,
     overhead,
+    ragged,
     replicas,
     tables,
     wasm,
@@ -90,6 +91,10 @@ def parser() -> argparse.ArgumentParser:
     rows.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     rows.add_argument("--rounds", type=int, default=30, help="interleaved rounds (default: %(default)s)")
     rows.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    packed = commands.add_parser("ragged", help="packed sequences beside padding to the longest: a small GPT, an LSTM")
+    packed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    packed.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+    packed.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
     whole = commands.add_parser("epoch", help="whole epochs of ws.fit against loops of torch and JAX")
     whole.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     whole.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
@@ -239,6 +244,9 @@ def main() -> int:
                 raise BenchmarkError(f"no case {strangers[0]!r}; expected some of {', '.join(insight.CASES)}")
             result = insight.run(arguments.cases or list(insight.CASES), arguments.rounds, arguments.threads)
             show = insight.show
+        elif arguments.command == "ragged":
+            check_threads(arguments.threads)
+            result, show = ragged.run(arguments.rounds, arguments.threads), ragged.show
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
             result = metrics.run(arguments.threads)

@@ -51,6 +51,7 @@ from wholestep.compiler.frontend.layers.pooling import (
     local_response_norm as local_response_norm, max_pool2d_with_indices as max_pool2d_with_indices,
     max_unpool2d as max_unpool2d,
 )
+from wholestep.compiler.frontend.layers.segments import positions as positions
 from wholestep.compiler.frontend.shape.padding import pad as pad
 from wholestep.compiler.frontend.layers.unfold import fold as fold, unfold as unfold, windows_along as windows_along
 from wholestep.compiler.frontend.layers.grid_sample import affine_grid as affine_grid, grid_sample as grid_sample
@@ -116,6 +117,7 @@ from wholestep.optim import (
     NAdam as NAdam, RAdam as RAdam, RMSprop as RMSprop, Adagrad as Adagrad, Lion as Lion, LAMB as LAMB,
     Adafactor as Adafactor, Muon as Muon, Adadelta as Adadelta, Adamax as Adamax, Rprop as Rprop, ASGD as ASGD,
     LARS as LARS, AdEMAMix as AdEMAMix, ScheduleFreeAdamW as ScheduleFreeAdamW, Prodigy as Prodigy, LBFGS as LBFGS,
+    NorMuon as NorMuon, ScheduleFreeSGD as ScheduleFreeSGD,
     AdaBelief as AdaBelief, Yogi as Yogi, Adan as Adan, NovoGrad as NovoGrad,
     AdamOptimizer as AdamOptimizer, sgd as sgd, sgd_on_graph as sgd_on_graph,
 )

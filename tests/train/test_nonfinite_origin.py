@@ -13,7 +13,9 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.emulated import emulated_device
+from wholestep.callbacks.run import Position
 from wholestep.errors import NonFiniteError
+from wholestep.train.nonfinite import LossWatch
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 3)).astype(np.float32)
@@ -181,13 +183,6 @@ def test_a_cast_that_overflows_a_half_type() -> None:
     )
 
 
-def test_a_weight_that_is_not_finite_is_named() -> None:
-    model = Between(lambda h: h)
-    model.load_state_dict({"a.weight": np.full((4, 3), np.inf, np.float32)}, strict=False)
-    with pytest.raises(NonFiniteError, match=r"by then 'a\.weight'.* not finite"):
-        ws.fit(model, (X, Y), loss="mse", batch_size=8, progress=False)
-
-
 def test_a_row_of_the_data_is_named() -> None:
     x = X.copy()
     x[13, 1] = np.inf
@@ -265,7 +260,7 @@ def test_asking_a_session_directly() -> None:
         ([37], True, "caused by row 37 of the training data"),
         ([37, 40], False, "caused by rows 37, 40 of the training data"),
         ([32, 33, 35, 36, 39], False, "caused by rows 32, 33, 35 and others of the training data"),
-        (range(100), True, "every row causes it"),
+        (range(100), True, "it concerns every row"),
     ],
 )
 def test_the_rows_are_named(negative: Any, shuffle: bool, named: str) -> None:
@@ -298,6 +293,126 @@ def test_the_state_before_the_step_is_saved_and_repeats_it(tmp_path: Path) -> No
     stored = ws.load_checkpoint(tmp_path)
     assert (stored.position.epoch, stored.position.step) == (0, 5)
     assert "the loss of step 5 of epoch 0" in train(resume=True)
+
+
+# -- planted in a row, in a weight, forwards and backwards, on every device ----------------------------------------
+
+
+class Divided(ws.nn.Module):
+    """The quotient 0/0 of row 37 is not chosen, so that the loss is finite; its gradient is 0 · NaN."""
+
+    def __init__(self) -> None:
+        self.a = ws.nn.Linear(3, 2)
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        first = x[:, :1]
+        return ws.where(first > 0, first / (self.a(x) * first), 0.0)  # divided
+
+
+class Words(ws.nn.Module):
+    """A table whose third row is read by every fourth row of the data."""
+
+    def __init__(self) -> None:
+        self.table, self.b = ws.nn.Embedding(4, 4), ws.nn.Linear(4, 2)
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        return self.b(self.table(x))
+
+
+def planted(model: ws.nn.Module, x: Any, device: str) -> str:
+    """The error of a run over 48 rows, of which row 37 is in the third batch of 16."""
+    settings: dict[str, Any] = {"loss": "mse", "batch_size": 16, "shuffle": False, "progress": False}
+    with emulated_device(), pytest.raises(NonFiniteError) as caught:
+        ws.fit(model, (x, np.zeros((48, 2), np.float32)), optimizer=ws.SGD(lr=1e-3), device=device, **settings)
+    return str(caught.value)
+
+
+DEVICES = ("reference", "cpu", "emulated")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_row_that_fails_forwards_is_named(device: str) -> None:
+    x = RNG.random((48, 3)).astype(np.float32) + 0.5
+    x[37, 1] = -1.0
+    text = planted(ws.nn.Sequential(ws.nn.Lambda(of_logarithm), ws.nn.Linear(3, 2)), x, device)
+    assert "the loss of step 2 of epoch 0" in text
+    assert "caused by row 37 of the training data" in text
+    assert text.endswith(": return ws.log(h)  # negative")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_row_that_fails_backwards_is_named(device: str) -> None:
+    x = RNG.random((48, 3)).astype(np.float32) + 0.5
+    x[37, 0] = 0.0
+    text = planted(Divided(), x, device)
+    assert re.search(r"the update before it, step 2 of epoch 0, had gradients .*: div in Divided.forward", text), text
+    assert "caused by row 37 of the training data" in text
+    assert text.endswith(": return ws.where(first > 0, first / (self.a(x) * first), 0.0)  # divided")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_weight_is_named_with_the_rows_that_read_it(device: str) -> None:
+    model = Between(lambda h: h)
+    model.load_state_dict({"a.weight": np.full((4, 3), np.inf, np.float32)}, strict=False)
+    text = planted(model, RNG.random((48, 3)).astype(np.float32), device)
+    assert "before this step the parameter 'a.weight' is inf at index [0, 0] (12 of 12 elements)" in text
+    assert "which matmul in layer 'a' reads; it concerns every row." in text
+    assert text.endswith(": return self.b(self.function(self.a(x)))")
+    words, table = Words(), np.zeros((4, 4), np.float32)
+    table[2, 1] = np.nan
+    words.load_state_dict({"table.weight": table}, strict=False)
+    text = planted(words, np.arange(48, dtype=np.int32) % 4, device)
+    assert (
+        "the parameter 'table.weight' is nan at index [2, 1] (1 of 16 elements), which gather in layer 'table'" in text
+    )
+    assert "caused by rows 2, 6, 10 and others of the training data" in text
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_value_of_the_data_is_named_by_its_row(device: str) -> None:
+    x = X.repeat(2, axis=0)
+    x[37, 1] = np.nan
+    with emulated_device(), pytest.raises(ws.errors.InputError, match=r"'x' holds nan at \[37, 1\]"):
+        ws.fit(Between(lambda h: h), (x, Y.repeat(2, axis=0)), loss="mse", device=device, progress=False)
+    stream = [(x[i : i + 8], Y[:8]) for i in range(0, 48, 8)]
+    with emulated_device(), pytest.raises(NonFiniteError, match=r"step 4 of epoch 0 .*'x' .* first in row 5 of the"):
+        ws.fit(Between(lambda h: h), stream, loss="mse", device=device, progress=False)
+
+
+def test_a_healthy_step_has_no_additional_kernels() -> None:
+    """The plan of a run that watches its losses is that of one that does not."""
+    plans = []
+    for policy in ("raise", "ignore"):
+        run = ws.Experiment(model=Between(lambda h: h), data=(X, Y), loss="mse", batch_size=8, nonfinite=policy)
+        trainer, _ = run.trainer()
+        plans.append(trainer.session.plan)
+    watched, free = plans
+    assert watched == free
+    assert (len(watched.kernels), watched.flops, watched.bytes_moved) == (
+        len(free.kernels),
+        free.flops,
+        free.bytes_moved,
+    )
+
+
+def test_copies_of_the_state_take_a_fixed_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which every copy takes 0.3 s, and every step 0.05 s."""
+    clock, spent = [0.0], [0.0]
+    monkeypatch.setattr("wholestep.train.nonfinite.time.monotonic", lambda: clock[0])
+    trainer, loader = ws.Experiment(model=Between(lambda h: h), data=(X, Y), loss="mse", device="reference").trainer()
+    state_dict = trainer.session.state_dict
+
+    def copy(*args: Any, **options: Any) -> Any:
+        clock[0], spent[0] = clock[0] + 0.3, spent[0] + 0.3
+        return state_dict(*args, **options)
+
+    monkeypatch.setattr(trainer.session, "state_dict", copy)
+    watch = LossWatch(trainer, loader, "raise")
+    for step in range(20_000):
+        clock[0] += 0.05
+        watch.keep(Position(0, step))
+    assert 1 < spent[0] / 0.3 < 20
+    assert spent[0] < 0.006 * clock[0]
 
 
 @pytest.mark.parametrize("name", ["log", "sqrt"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,17 @@ import pytest
 import wholestep as ws
 from wholestep import nn
 
+ROOT = Path(__file__).resolve().parents[2]
+MNIST = [parent / "shared" / "data" / "mnist" for parent in (ROOT, *ROOT.parents)]
 
-def digits_with_wrong_labels(share: float) -> tuple[np.ndarray, np.ndarray, set[int]]:
-    x, y = ws.datasets.digits()
+
+def with_wrong_labels(y: np.ndarray, share: float) -> tuple[np.ndarray, set[int]]:
+    """The labels with a share of them moved to another class, and the rows of these."""
     rng = np.random.default_rng(0)
     flipped = rng.choice(len(y), int(share * len(y)), replace=False)
     y = y.copy()
     y[flipped] = (y[flipped] + rng.integers(1, 10, len(flipped))) % 10
-    return x, y, set(flipped.tolist())
+    return y, set(flipped.tolist())
 
 
 def mlp() -> nn.Module:
@@ -30,12 +34,27 @@ def train(x: Any, y: Any, **settings: Any) -> ws.TrainHistory:
 
 
 def test_wrong_labels_are_among_the_suspects() -> None:
-    x, y, flipped = digits_with_wrong_labels(0.01)
+    x, y = ws.datasets.digits()
+    y, flipped = with_wrong_labels(y, 0.01)
     history = train(x, y, epochs=15, per_row=["loss", "gradient_norm"])
     suspects = history.suspects(len(y) // 50)
     assert len({s.row for s in suspects} & flipped) >= 0.6 * len(flipped)
     assert sorted(suspects, key=lambda s: -s.score) == suspects
     assert suspects[0].loss > float(np.mean(history["loss"]))
+
+
+@pytest.mark.long
+def test_wrong_labels_of_mnist_are_among_the_suspects() -> None:
+    """1 % of 60,000 labels are wrong; 60 % of these are among the 2 % most suspect rows."""
+    folder = next((each for each in MNIST if each.is_dir()), None)
+    if folder is None:
+        pytest.skip(f"the files of MNIST are in none of {', '.join(map(str, MNIST))}")
+    (x, y), _ = ws.data.mnist(folder)
+    y, flipped = with_wrong_labels(y, 0.01)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+    settings: dict[str, Any] = {"batch_size": 128, "epochs": 5, "seed": 0, "progress": False, "optimizer": ws.Adam()}
+    history = ws.fit(model, (x, y), loss="cross_entropy", per_row=["gradient_norm"], **settings)
+    assert len({s.row for s in history.suspects(len(y) // 50)} & flipped) >= 0.6 * len(flipped)
 
 
 @pytest.mark.parametrize("settings", [{}, {"shuffle": False}, {"batch_size": 100, "drop_last": True}])
@@ -57,6 +76,50 @@ def test_values_belong_to_their_rows() -> None:
     by_row = [dict(zip(e.rows.tolist(), e.values["loss"], strict=True)) for e in history.per_row.epochs]
     assert by_row[0].keys() == by_row[1].keys()
     assert all(by_row[0][row] == pytest.approx(by_row[1][row], rel=1e-5) for row in by_row[0])
+
+
+@pytest.mark.parametrize("settings", [{"batch_size": 16, "accumulate": 2}, {"batch_size": 32, "memory": "1MB"}])
+def test_micro_batches_record_the_values_of_the_whole_batch(settings: dict[str, Any]) -> None:
+    x, y = (a[:100] for a in ws.datasets.digits())
+    recorded = {"per_row": ["loss", "gradient_norm"], "optimizer": ws.SGD(lr=0.1)}
+    whole, divided = train(x, y, batch_size=32, **recorded), train(x, y, **settings, **recorded)
+    for one, other in zip(whole.per_row.epochs, divided.per_row.epochs, strict=True):
+        np.testing.assert_array_equal(one.rows, other.rows)
+        for name, values in one.values.items():
+            np.testing.assert_allclose(other.values[name], values, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("ends", [{"epochs": 2}, {"epochs": 3, "callbacks": [ws.StepBudget(9)]}])
+def test_a_resumed_run_has_the_rows_of_the_whole_run(ends: dict[str, Any], tmp_path: Path) -> None:
+    """Resumed after an epoch, and in the middle of the third, which has 4 steps."""
+    x, y = (a[:100] for a in ws.datasets.digits())
+    settings: dict[str, Any] = {"per_row": ["loss", "gradient_norm"], "device": "reference", "batch_size": 25}
+    whole = train(x, y, **{**settings, "epochs": 3})
+    train(x, y, **{**settings, **ends}, checkpoint=tmp_path)
+    resumed = train(x, y, **{**settings, "epochs": 3}, checkpoint=tmp_path, resume=True)
+    assert [epoch.epoch for epoch in resumed.per_row.epochs] == [0, 1, 2]
+    for one, other in zip(whole.per_row.epochs, resumed.per_row.epochs, strict=True):
+        np.testing.assert_array_equal(one.rows, other.rows)
+        assert one.values.keys() == other.values.keys()
+        for name, values in one.values.items():
+            np.testing.assert_array_equal(other.values[name], values)
+    assert resumed.suspects(5) == whole.suspects(5)
+
+
+def test_rows_of_a_skipped_step_are_recorded() -> None:
+    x, y = (a[:96] for a in ws.datasets.digits())
+    x = x.copy()
+    x[40] = -2.0
+
+    class Logarithm(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return ws.log(x + 1.0)
+
+    model = nn.Sequential(Logarithm(), mlp())
+    settings: dict[str, Any] = {"nonfinite": "skip", "shuffle": False, "device": "reference", "batch_size": 32}
+    history = ws.fit(model, (x, y), loss="cross_entropy", epochs=2, per_row=["loss"], progress=False, **settings)
+    for epoch in history.per_row.epochs:
+        assert np.flatnonzero(~np.isfinite(epoch.values["loss"])).tolist() == [40]
 
 
 def test_training_itself_is_unchanged() -> None:

@@ -118,7 +118,9 @@ def _compiler() -> str:
     from wholestep.options import CompileOptions
 
     command = find_compiler(CompileOptions().compiler_command).command
-    output = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+    output = subprocess.run(
+        [*command, "--version"], capture_output=True, encoding="utf-8", errors="replace", check=False
+    ).stdout
     return f"{' '.join(command)}: {output.partition(chr(10))[0] or 'it does not tell its version'}"
 
 

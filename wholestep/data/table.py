@@ -81,7 +81,7 @@ class Table:
 
     def select(self, rows: Array) -> Table:
         """Another table of some of the rows."""
-        return Table(
+        return type(self)(
             {name: a[rows] for name, a in self.inputs.items()},
             {name: a[rows] for name, a in self.targets.items()},
             None if self.weights is None else self.weights[rows],

@@ -50,6 +50,7 @@ class Programs:
         self.counts: Counting = state  # `turn` is the counter of the session that steps; read in every step
         self.turns = SessionLock()  # the lock of threads that share the session
         self.held: dict[str, AnyArray] = {}  # inputs given by set_input
+        self.notes: tuple[str, ...] = ()  # lines of the report about the data of a run
         self.observer: Observer | None = None
         self.closed = False
         self.main: EntryPoint

@@ -179,7 +179,7 @@ class Session:
 
         Args:
             to: "c": C source that needs nothing but one block of memory; "wasm": a WebAssembly module.
-            target: the instruction set of the C source, "cpu/avx2" or "cpu/portable"; None: that of the session.
+            target: the instruction set of the C source, such as "cpu/portable"; None: that of the session.
 
         Example: `session.export("step")`, then `cmake -S step -B build && cmake --build build`.
         """

@@ -103,11 +103,15 @@ class Definition:
             )
 
             assert kind != TRAIN or isinstance(self.model, Graph), "a step function is not split"
+            rows = 0
+            if self.step_options.per_row.names and kind == TRAIN:
+                rows = self.capacity.get(batch_symbol(self.graph), 1) * self.step_options.accumulate
             self.splits[kind] = split_step(
                 self._record_update,
                 self.optimizer if kind == TRAIN else None,
                 self.step_options,
                 self._rows_divided if kind in TOGETHER else 0,
+                rows,
             )
         return self.splits[kind]
 
@@ -355,7 +359,7 @@ def define_step(
     if options.per_row.names:
         from wholestep.steps.row_values import check_row_options  # imported here because it imports autodiff
 
-        check_row_options(options)
+        check_row_options(options, ranks)
     if options.privacy is not None:
         from wholestep.steps.private_gradients import check_private_options  # imported here because it imports autodiff
 
@@ -380,7 +384,8 @@ def need_graph(model: object, what: str) -> None:
 
 def with_capacity(definition: Definition, batch_size: int | None, capacity: Mapping[str, int] | None) -> Definition:
     """The definition with its capacity; OptionError for a dimension without one."""
-    definition = replace(definition, clocks=clocks_of(definition.model))
+    given = {**(capacity or {}), **({} if batch_size is None else {"batch": batch_size})}
+    definition = replace(definition, clocks=clocks_of(definition.model), capacity=given)
     graph = definition.trace(definition.main)
     fitted = replace(definition, capacity=merge_capacity(graph, batch_size, capacity))
     fitted.sizes_of(graph)

@@ -34,7 +34,8 @@ from wholestep.optim import Optimizer
 from wholestep.steps.capacity import PREFIX, batch_symbol
 from wholestep.steps.evaluate import EVALUATE, loss_of, record_metrics
 from wholestep.steps.loss_scale import scale_loss, unscale_gradients
-from wholestep.steps.options import StepOptions
+from wholestep.steps.options import RowValues, StepOptions
+from wholestep.steps.row_values import row_outputs, with_row_values_of_part
 from wholestep.steps.separable_loss import depends_on, need_plain_gradients, read_loss, rewritten, symbols_in
 from wholestep.steps.train import Slopes, finish, reachable_parameters, select_parameters
 
@@ -55,13 +56,15 @@ class MicroBatchGraphs:
         return {name: graph for name, graph in phases.items() if graph is not None}
 
 
-def split_step(graph: Graph, optimizer: Optimizer | None, options: StepOptions, ranks: int = 0) -> MicroBatchGraphs:
+def split_step(
+    graph: Graph, optimizer: Optimizer | None, options: StepOptions, ranks: int = 0, rows: int = 0
+) -> MicroBatchGraphs:
     """The programs of a step over a user's graph; GraphError names the node that makes the loss inseparable.
 
     Without an optimizer they evaluate: the last one returns the loss and changes nothing.  With several ranks each
-    accumulates its own sums, and the update adds those of all ranks.
+    accumulates its own sums, and the update adds those of all ranks.  `rows` is the most rows of a step.
     """
-    return _Splitter(graph, optimizer, options, SHARES if ranks else PREFIX).split()
+    return _Splitter(graph, optimizer, options, SHARES if ranks else PREFIX, rows).split()
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,9 @@ class _Sum:
 
 
 class _Splitter:
-    def __init__(self, graph: Graph, optimizer: Optimizer | None, options: StepOptions, prefix: str) -> None:
+    def __init__(self, graph: Graph, optimizer: Optimizer | None, options: StepOptions, prefix: str, rows: int) -> None:
         self.prefix = prefix  # prefix of accumulated states, which are summed over ranks
+        self.rows = rows
         self.graph, self.optimizer, self.step_options = graph, optimizer, options
         self.what = f"accumulate={options.accumulate}" if optimizer else "evaluating more rows than the capacity"
         self.batch = batch_symbol(graph)
@@ -105,17 +109,27 @@ class _Splitter:
             fail(GraphError, f"{self.what}: the loss does not depend on the batch and cannot be split; use 1.")
         loss = self._add_up("loss", share)
         here = self._inside(share)
-        sums = {p.name: self._add_up_slope(p, g) for p, g in zip(here, self._slopes(share, here), strict=True)}
+        slopes = {p.name: g for p, g in zip(here, self._slopes(share, here), strict=True)}
+        sums = {p.name: self._add_up_slope(p, slopes[p.name]) for p in here}
         shadows = self._shadows(list(self._updates_of_parts()))
         counts = [self._add_up_in(state, d) for d, state in self.totals.items()]
         return MicroBatchGraphs(
             self._program((), [c.update for c in counts]) if counts else None,
-            self._program((), [s.update for s in (loss, *sums.values(), *shadows)], every_input=True),
+            self._part([s.update for s in (loss, *sums.values(), *shadows)], slopes),
             self._update(read, loss.state, {name: s.state for name, s in sums.items()}, shadows),
             self.batch,
         )
 
     # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _part(self, updates: Sequence[ir.Update], slopes: Mapping[str, Tensor]) -> ir.IRGraph:
+        wanted = self.step_options.per_row
+        if self.optimizer is not None and wanted.names:
+            part = ir.IRGraph((), tuple(updates))
+            updates = with_row_values_of_part(
+                self.step, part, self._tensor(self.loss), slopes, wanted, self.rows
+            ).updates
+        return self._program((), updates, every_input=True)
 
     def _share(self, term: LossTerm, total: Node | None) -> Node:
         """The contribution of a micro-batch to the loss."""
@@ -197,8 +211,10 @@ class _Splitter:
                 final.update(final.states[update.name], Tensor(update.node, final))
         params = [final.adopt(p) for p in self.params]
         grads = [final.adopt(slopes[p.name]) for p in self.params]
-        step = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, self.step_options)
+        options = replace(self.step_options, per_row=RowValues())  # the micro-batches have written them
+        step = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, options)
         outputs = [o for o in step.outputs if not depends_on(o.node, self.batch)]
+        outputs += row_outputs(self.step, self.step_options.per_row)
         return self._program(outputs, step.updates, parts=False)
 
     def _whole_loss(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from wholestep import losses
 from wholestep.compiler.frontend.graph import Graph, record_into
+from wholestep.compiler.frontend.layers.segments import OFFSETS, PackedSegments, packed_rows
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import LOSS, fail, record_for_layer
@@ -37,6 +39,40 @@ def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor])
 
 
 def _call_model(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(inputs, Mapping) and OFFSETS in inputs:
+        from wholestep.steps.segment_check import check_segments  # imported here because few models take packed rows
+
+        check_segments(type(model).__name__, inputs, partial(_record_packed, model))
+        return _call_packed(model, inputs, tensors)[1]
+    return _call_plain(model, inputs, tensors)
+
+
+def _record_packed(model: Module, graph: Graph, inputs: Mapping[str, Spec]) -> tuple[PackedSegments, list[Tensor]]:
+    """The segments and the outputs of a model that is recorded on packed rows."""
+    trace_of(graph, model)
+    segments, out = _call_packed(model, inputs, record_inputs(graph, inputs))
+    return segments, [*_outputs_by_name(model, out).values()]
+
+
+def _call_packed(
+    model: Module, inputs: Mapping[str, Spec], tensors: Mapping[str, Tensor]
+) -> tuple[PackedSegments, Any]:
+    """The segments of packed rows, and what a model returns for their other inputs."""
+    rows = {name: t for name, t in tensors.items() if name != OFFSETS}
+    segments = PackedSegments(tensors[OFFSETS], next(iter(rows.values())).shape[1])
+    with packed_rows(segments):
+        return segments, _call_plain(model, without_offsets(inputs), rows)
+
+
+def without_offsets(inputs: Inputs) -> Inputs:
+    """The inputs of a model without the offsets of packed rows, which its `forward` does not take."""
+    if isinstance(inputs, Spec) or OFFSETS not in inputs:
+        return inputs
+    rest = {name: spec for name, spec in inputs.items() if name != OFFSETS}
+    return rest["x"] if [*rest] == ["x"] else rest
+
+
+def _call_plain(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any:
     parameters = inspect.signature(model.forward).parameters.values()
     if isinstance(inputs, Spec):
         _need_one_argument(model, parameters)
@@ -120,9 +156,13 @@ def forward_graph(model: Module, inputs: Inputs) -> tuple[Graph, Any]:
         trace_of(graph, model)
         out = _call_model(model, inputs, record_inputs(graph, inputs))
         graph.set_outputs(_outputs_by_name(model, out))
-    model.__dict__[SEEN] = by_argument(model, inputs) if isinstance(inputs, Mapping) else inputs
+    _remember_inputs(model, without_offsets(inputs))
     share_state(graph, model)
     return graph, out
+
+
+def _remember_inputs(model: Module, inputs: Inputs) -> None:
+    model.__dict__[SEEN] = by_argument(model, inputs) if isinstance(inputs, Mapping) else inputs
 
 
 def training_graph(
@@ -145,7 +185,7 @@ def training_graph(
         with record_for_layer(LOSS):
             total = sum_losses(graph, _with_penalties(graph, _loss(loss, outputs, aims)), weights)
         graph.set_outputs({"loss": total, **outputs})
-    model.__dict__[SEEN] = by_argument(model, inputs) if isinstance(inputs, Mapping) else inputs
+    _remember_inputs(model, without_offsets(inputs))
     if meanings := {name: m for name, t in outputs.items() if (m := graph.meanings.get(t.node)) is not None}:
         model.__dict__[MEANINGS] = meanings
     share_state(graph, model)

@@ -56,12 +56,13 @@ def private_slopes(
     batch = batch_symbol(graph, "privacy=")
     _refuse_updates(graph, batch)
     whole = step.to_ir()
-    for forward_pass in BEFORE_GRADIENTS:
+    for forward_pass in (*BEFORE_GRADIENTS, expand_gradients):  # a transposed convolution is a gradient
         whole = forward_pass(whole)
     whole, slopes, penalties = _expand(step, whole, params, batch)
     final = _over(step, whole)
     rows = Contributions(batch)
-    norms = Tensor(gradient_square_norms(slopes, rows), final).sqrt()
+    named = {p.name: g for p, g in zip(params, slopes, strict=True)}
+    norms = Tensor(gradient_square_norms(named, rows), final).sqrt()
     clip = final.scalar(CLIP, options.privacy.clip)
     factors = where(norms > clip, clip / norms, 1.0)
     sums = WeightedSums(rows, factors.node, batch)
@@ -96,8 +97,8 @@ def _expand(
 def _over(step: Graph, whole: ir.IRGraph) -> Graph:
     """A copy of the step whose outputs and updates are those of the expanded graph."""
     final = step.copy(updates=False)
-    kept = step.kept
-    final.set_outputs({o.name: Tensor(o.node, final) for o in whole.outputs if o.name not in kept})
+    kept_names = step.kept
+    final.set_outputs({o.name: Tensor(o.node, final) for o in whole.outputs if o.name not in kept_names})
     for update in whole.updates:
         final.update(final.states[update.name], Tensor(update.node, final))
     return final

@@ -29,13 +29,13 @@ def tensors_entry(names: Iterable[str]) -> str:
 def tensor_graph(graph: Graph, entry: str) -> ir.IRGraph:
     """The tensors that an entry point names, as in training: outputs of layers, kept tensors, inputs, parameters."""
     step, names = graph.copy(), [unquote(name) for name in entry.removeprefix(TENSORS).split(",")]
-    known = {name: step.adopt(tensor) for name, tensor in _named_tensors(graph).items()}
-    owners = [name.removesuffix(GRADIENT) for name in names if name not in known and name.endswith(GRADIENT)]
-    for name in (*owners, *(n for n in names if n not in known and not n.endswith(GRADIENT))):
-        _need_name(name, known)
-    tensors = {name: known[name].node for name in names if name in known}
+    named = {name: step.adopt(tensor) for name, tensor in _named_tensors(graph).items()}
+    owners = [name.removesuffix(GRADIENT) for name in names if name not in named and name.endswith(GRADIENT)]
+    for name in (*owners, *(n for n in names if n not in named and not n.endswith(GRADIENT))):
+        _need_name(name, list(named))
+    tensors = {name: named[name].node for name in names if name in named}
     if owners:
-        tensors |= _gradients(loss_of(step), {name: known[name] for name in owners})
+        tensors |= _gradients(loss_of(step), {name: named[name] for name in owners})
     needed = set(toposort(tensors.values()))
     inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)
     return ir.IRGraph(tuple(ir.Output(name, tensors[name]) for name in names), (), inputs)
@@ -55,8 +55,8 @@ def _gradients(loss: Tensor, tensors: dict[str, Tensor]) -> dict[str, ir.Node]:
     return {f"{name}{GRADIENT}": slope.node for name, slope in zip(tensors, slopes, strict=True)}
 
 
-def _need_name(name: str, known: Iterable[str]) -> None:
-    if name not in (names := list(known)):
+def _need_name(name: str, names: Sequence[str]) -> None:
+    if name not in names:
         close = get_close_matches(name, names, 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise UnknownNameError(

@@ -25,7 +25,7 @@ from wholestep.optim.core.gradient_transforms import (
 from wholestep.records import dataclass
 from wholestep.steps.evaluate import has_own_updates_only, loss_of, record_metrics
 from wholestep.steps.loss_scale import LOSS_SCALE, scale_loss, unscale_gradients
-from wholestep.steps.options import GRAD_NORM, PLAIN, StepOptions
+from wholestep.steps.options import BUFFERS, GRAD_NORM, PLAIN, StepOptions
 
 NONFINITE, SKIPPED = "nonfinite", "nonfinite.skipped"
 
@@ -107,7 +107,8 @@ def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, options: Ste
     if options.per_row.names:
         from wholestep.steps.row_values import with_row_values  # imported here because it imports autodiff
 
-        done = with_row_values(step, done, slopes.loss, grads, options.per_row)
+        named = {p.name: g for p, g in zip(params, grads, strict=True)}
+        done = with_row_values(step, done, slopes.loss, named, options.per_row)
     skipping = _skip_bad_steps(step, done, extra[NONFINITE]) if NONFINITE in extra else done
     return replace(skipping, updates=(*skipping.updates, *(ir.Update(s.name, value.node) for s, value in scale)))
 
@@ -132,7 +133,10 @@ def _skip_bad_steps(step: Graph, graph: ir.IRGraph, bad: Tensor) -> ir.IRGraph:
     fine = bad == 0.0
     counted = where(fine, count, count + 1)
     states = step.states
-    updates = [ir.Update(u.name, _unless(fine, u.node, states[u.name]).node) for u in graph.updates]
+    # Values of rows are recorded of every step: an epoch has as many as rows.
+    changed = [u for u in graph.updates if not u.name.startswith(BUFFERS)]
+    updates = [ir.Update(u.name, _unless(fine, u.node, states[u.name]).node) for u in changed]
+    updates += [u for u in graph.updates if u not in changed]
     return ir.IRGraph(graph.outputs, (*updates, ir.Update(SKIPPED, counted.node)), graph.inputs)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -20,6 +21,7 @@ from wholestep.callbacks.progress import Progress
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.data.order import Sampler
+from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
 from wholestep.data.table import Table
 from wholestep.errors import OptionError, UnknownNameError, UsageError
@@ -270,7 +272,8 @@ class Experiment:
 
             session = trainer.session
             deadline.watch(trainer, step_seconds(session.plan, session.target, session.threads))
-        return train_prepared(run, trainer, loader)
+        with locked_and_resumed(run, trainer, loader):
+            return trainer.train(loader, run.epochs)
 
     def _stored_checkpoint(self) -> Checkpoint | None:
         """The checkpoint to resume from, if any."""
@@ -318,6 +321,8 @@ class Experiment:
         session.reset_optimizer()  # states of an earlier run's optimizer are in the model's state
         if isinstance(loader.source, Table):
             described.check_classes(session, loader.source)
+        if isinstance(loader.source, PackedTable):
+            session._programs.notes = (loader.source.note,)
         if held is not None:
             described.check_held(held, session)
         return session
@@ -369,14 +374,15 @@ def prepare_run(run: Experiment, config: Mapping[str, Any] | None = None) -> tup
     return trainer, loader
 
 
-def train_prepared(run: Experiment, trainer: Trainer, loader: DataLoader) -> TrainHistory:
-    """Train a prepared run, from its checkpoint if it resumes."""
+@contextmanager
+def locked_and_resumed(run: Experiment, trainer: Trainer, loader: DataLoader) -> Iterator[None]:
+    """Hold the locks of a prepared run's folders, and restore its checkpoint if it resumes."""
     with locked_folders(trainer):
         stored = run._stored_checkpoint()
         if stored is not None:
             trainer.resume(stored, loader, exact=run.exact)
         begin_together(trainer, loader)
-        return trainer.train(loader, run.epochs)
+        yield
 
 
 def _with_deadline(run: Experiment, began: float) -> tuple[Experiment, Deadline | None]:
@@ -411,6 +417,8 @@ def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:
         return wanted
     if isinstance(loader.source, Stream):
         raise UsageError("per_row= needs data whose rows have numbers: arrays, frames, or a data set with len().")
+    if isinstance(loader.source, PackedTable):
+        raise UsageError("per_row= is about rows, and a row of packed sequences has several. Leave it out.")
     return replace(wanted, capacity=loader.rows)
 
 

@@ -34,7 +34,7 @@ class TrainHistory:
     epochs: list[EpochStats] = field(default_factory=list)
     stopped_by: str = ""  # why the run ended before its last epoch; "" if it did not
     validations: list[EpochStats] = field(default_factory=list)  # validations inside epochs
-    per_row: RowHistory = field(default_factory=RowHistory, compare=False)  # of `per_row=`; not stored in files
+    per_row: RowHistory = field(default_factory=RowHistory, compare=False)  # of `per_row=`
 
     def final_loss(self) -> float | None:
         """The mean loss of the last epoch, a partial one too, or None before the first step."""

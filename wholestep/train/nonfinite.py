@@ -189,7 +189,7 @@ class LossWatch:
             return self._of_step(at) if made else Cause()
         before = self._one_before(at)
         if before is None:
-            return Cause()
+            return self._of_weights(at)
         self._repeat_until(before)
         return Cause() if nonfinite_states(session) else self._of_update(before)
 
@@ -201,7 +201,17 @@ class LossWatch:
             return Cause(f"{step}, made parameters infinite although its gradients are finite")
         text = f"{step}, had gradients that are not finite, first (from the loss) that of {bad[-1]!r}"
         origin = self._origin(batch)
-        return Cause(text) if origin is None else Cause(f"{text}: {origin}", origin.place)
+        if origin is None:
+            return Cause(text)
+        return Cause(f"{text}: {origin}{self._rows_text(batch, at)}", origin.place)
+
+    def _of_weights(self, at: Position) -> Cause:
+        """The cause if parameters were not finite before the first step that can be repeated."""
+        batch = self._batch(at)
+        origin = self._origin(batch)
+        if origin is None or not origin.is_leaf:
+            return Cause()
+        return Cause(f"before this step {origin}{self._rows_text(batch, at)}", origin.place)
 
     def _of_step(self, at: Position) -> Cause:
         batch = self._batch(at)
@@ -222,7 +232,7 @@ class LossWatch:
         count = min((len(a) for a in arrays.values() if a.ndim), default=0)
         rows = self._rows_to_blame(arrays, np.arange(count))
         if not rows or len(rows) == count:
-            return "; every row causes it" if rows and count > 1 else ""
+            return "; it concerns every row" if rows and count > 1 else ""
         if isinstance(self.loader, DataLoader) and not isinstance(self.loader.source, Stream):
             first = at.step * self.trainer.feed.rows_of_update(self.loader)
             order = self.loader.order(at.epoch)

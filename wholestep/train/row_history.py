@@ -11,6 +11,7 @@ import numpy as np
 from wholestep.errors import OptionError, UsageError
 
 Array = np.ndarray[Any, Any]
+ROWS = "history/rows/"  # prefix of the arrays of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Suspect:
 
 @dataclass
 class RowHistory:
-    """The epochs in which values of rows were recorded, by this process: a resumed run begins with none."""
+    """The epochs in which values of rows were recorded; checkpoints have them as arrays."""
 
     epochs: list[RowEpoch] = field(default_factory=list)
 
@@ -65,3 +66,23 @@ class RowHistory:
         ordered = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")
         chosen = [int(row) for row in ordered[:count] if not np.isnan(scores[row])]
         return [Suspect(row, float(scores[row]), float(losses[row])) for row in chosen]
+
+    def arrays(self) -> dict[str, Array]:
+        """The epochs as arrays by name, for a checkpoint."""
+        named: dict[str, Array] = {}
+        for each in self.epochs:
+            named |= {f"{ROWS}{each.epoch}/{name}": a for name, a in {"rows": each.rows, **each.values}.items()}
+        return named
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, Array]) -> RowHistory:
+        """The history whose `arrays` are among these."""
+        epochs: dict[int, dict[str, Array]] = {}
+        for name, array in arrays.items():
+            if name.startswith(ROWS):
+                epoch, _, value = name.removeprefix(ROWS).partition("/")
+                epochs.setdefault(int(epoch), {})[value] = array
+        ordered = sorted(epochs.items())
+        return RowHistory(
+            [RowEpoch(epoch, values.pop("rows"), dict(sorted(values.items()))) for epoch, values in ordered]
+        )

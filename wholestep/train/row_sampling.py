@@ -53,8 +53,8 @@ def _scale(loader: DataLoader, rows: Array) -> Array | float:
     if weights is None:
         return 1.0
     own = weights[rows]
-    given = source.weights if isinstance(source, Table) else None
-    whole = own if given is None else own * given[rows]
+    user_weights = source.weights if isinstance(source, Table) else None
+    whole = own if user_weights is None else own * user_weights[rows]
     batch = np.arange(len(rows)) // loader.batch_size
     means = np.bincount(batch, whole) / np.bincount(batch)
     factors: Array = means[batch] / own

@@ -29,7 +29,7 @@ def script(sources: Mapping[str, str], entry: str = ENTRY) -> str:
         for _, other in _IMPORT.findall(text):
             add(other)
         body = _IMPORT.sub(lambda m: f"const {{{m[1].replace(' as ', ': ')}}} = {_variable(m[2])};\n", text)
-        exported = ", ".join(found[1] for found in _EXPORT.findall(body))
+        exported = ", ".join(match[1] for match in _EXPORT.findall(body))
         body = _EXPORT.sub(r"\1", body)
         done[name] = f"const {_variable(name)} = (() => {{\n{body}return {{ {exported} }};\n}})();\n"
 

@@ -118,10 +118,12 @@ def _description(
         "target": target,
         "image": None if pixels is None else description.pixels_of(first, pixels),
         "preview": None if encoding is None else _preview(experiment.data, target or "target"),
+        "rate": description.rate_of(manifest),
+        "runLengths": description.run_lengths(experiment.schedule, manifest),
         "example": {"rows": embedded, "of": len(table)},
         "settings": {
             "epochs": experiment.epochs,
-            "batch": loader.batch_size,
+            "batch": loader.batch_size * experiment.accumulate,
             "shuffle": int(loader.shuffles),
             "validation": _fraction(experiment.validation),
             "seed": experiment.data_seed,

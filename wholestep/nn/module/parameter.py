@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from wholestep.nn.wrappers.tensor_parallel import Splitting
 
 
-def _numbers(given: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _numbers(value: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The values of an array, or of a tensor that was computed from constants alone."""
-    if isinstance(given, np.ndarray):
-        return given
-    if given.graph is not None:
+    if isinstance(value, np.ndarray):
+        return value
+    if value.graph is not None:
         fail(UsageError, "a parameter starts with numbers; received a tensor of a graph, which has none yet.")
     from wholestep.compiler.ir.graph import IRGraph, Output
     from wholestep.compiler.ir.semantics.interpret import interpret
 
-    return interpret(IRGraph((Output("value", given.node),))).outputs["value"]
+    return interpret(IRGraph((Output("value", value.node),))).outputs["value"]
 
 
 class Parameter:

@@ -147,14 +147,14 @@ class StepEstimate(PlanReport):
 
     def changes(self) -> dict[str, dict[str, float]]:
         """Step time and peak bytes with other settings: bfloat16, two workers, other batches, accumulation."""
-        found = {"now": {"step_seconds": self.step_seconds, "peak_bytes": float(self.peak_bytes)}}
+        numbers = {"now": {"step_seconds": self.step_seconds, "peak_bytes": float(self.peak_bytes)}}
         for name, plan in self.variants.items():
             try:
                 other: Any = plan()
             except WholestepError:  # a network that a setting does not apply to
                 continue
-            found[name] = {"step_seconds": float(other.step_seconds), "peak_bytes": float(other.peak_bytes)}
-        return found
+            numbers[name] = {"step_seconds": float(other.step_seconds), "peak_bytes": float(other.peak_bytes)}
+        return numbers
 
     def to_json(self) -> str:
         """Times, memory and layers as JSON."""

@@ -14,6 +14,8 @@ from wholestep.errors import UsageError
 from wholestep.session.programs import Programs
 from wholestep.session.verify.check import Verdict
 
+NAMED = 8  # the most parameters in a line of the report
+
 if TYPE_CHECKING:
     from wholestep.callbacks.observers import Observer
     from wholestep.compiler.explain import Explanation
@@ -83,7 +85,8 @@ class Inspect:
         plan = replace(plan, notes=where.device.notes(plan))
         if where.ranks and self._norms_per_worker():
             plan = replace(plan, notes=(*plan.notes, "batch norms with per_worker=True are over each rank's own rows"))
-        plan = replace(plan, notes=(*plan.notes, *self._privacy(), *slow_notes(plan, where.device.target)))
+        own = (*self._programs.notes, *self._privacy(), *self._row_forms())
+        plan = replace(plan, notes=(*plan.notes, *own, *slow_notes(plan, where.device.target)))
         report = plan_report(plan, where.threads, heading, self._verdict(), where.ranks, where.model_ranks)
         predicted = step_seconds(plan, where.device.target, where.threads)
         return replace(report, predicted=predicted, measured=self._programs.main.step_seconds)
@@ -97,6 +100,18 @@ class Inspect:
         return [
             f"privacy: gradients of rows are clipped to a norm of {clip:.4g}, {deviation}, divided by {rows:g} rows"
         ]
+
+    def _row_forms(self) -> list[str]:
+        """How the gradient norms of single rows are computed, by parameter."""
+        options, compiled = self._programs.step_options, self._programs.compiled
+        if compiled is None or not (options.privacy or "gradient_norm" in options.per_row.names):
+            return []
+        from wholestep.compiler.passes.per_row.contributions import row_forms  # imported here because it is slow
+
+        names = (node.name for node in compiled.definition.trace(compiled.definition.main).nodes)
+        forms = row_forms(names).items()
+        more = {form: f" and {len(each) - NAMED} more" if len(each) > NAMED else "" for form, each in forms}
+        return [f"gradient norms of rows by {form}: {', '.join(each[:NAMED])}{more[form]}" for form, each in forms]
 
     def _norms_per_worker(self) -> bool:
         compiled = self._programs.compiled
@@ -152,7 +167,7 @@ class Inspect:
         return stats_of(entry({n: a for n, a in named.items() if n in names}).outputs)
 
     def tensors(
-        self, names: Sequence[str], given: Mapping[str, object] | None = None, /, **inputs: object
+        self, names: Sequence[str], arrays: Mapping[str, object] | None = None, /, **inputs: object
     ) -> dict[str, AnyArray]:
         """Tensors of a training step of these inputs, as they are before its update; no state changes.
 
@@ -165,7 +180,7 @@ class Inspect:
         """
         from wholestep.steps.tensor_graphs import tensors_entry
 
-        named = {**(given or {}), **inputs}
+        named = {**(arrays or {}), **inputs}
         entry = self._programs.entry_with_room(tensors_entry(names), named)
         wanted = {i.name for i in entry.inputs.all}
         return dict(entry({n: a for n, a in named.items() if n in wanted}).outputs)

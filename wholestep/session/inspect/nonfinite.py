@@ -8,7 +8,7 @@ because of them are ignored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class Origin:
     operands: tuple[tuple[float, float], ...] = ()  # the smallest and largest value of each operand
     count: int = 1  # elements that are not finite
     size: int = 1  # all elements
+    reader: str = ""  # of a leaf: the operation that reads it first
 
     @property
     def is_leaf(self) -> bool:
@@ -52,12 +53,13 @@ class Origin:
     @property
     def place(self) -> str:
         """The user's line, as errors show it."""
-        return "" if self.line is None or self.is_leaf else self.line.error_note
+        return "" if self.line is None or (self.is_leaf and not self.reader) else self.line.error_note
 
     def __str__(self) -> str:
         where = f" at index {list(self.index)} ({self.count:,} of {self.size:,} elements)" if self.index else ""
         if self.is_leaf:
-            return f"the {self.op} {self.name!r} is {self.value}{where}"
+            read = f", which {self.reader}{_in(self.layer)} reads" if self.reader else ""
+            return f"the {self.op} {self.name!r} is {self.value}{where}{read}"
         what = f"the {self.op}" if self.op.startswith(BACKWARD) else self.op
         ranges = ", ".join(_range(*bounds) for bounds in self.operands)
         operands = f", from finite operands ({ranges})" if ranges else ""
@@ -167,15 +169,21 @@ class _Values:
             return None
         inner = body_of(first)
         inside = [] if inner is None else [n for n in self._bad if n in _nodes(inner) and self.is_bad(n)]
+        if first.is_state and (reader := next((n for n in graph.nodes if first in n.inputs and n in seen), None)):
+            named = self._origin_of(first)
+            return replace(named, reader=reader.op, layer=_layer(reader), line=reader.line)
         return self._origin_of(inside[0] if inside else first)
 
     def _origin_of(self, node: Node) -> Origin:
         value, index, count, size = self._bad[node]
         name = getattr(node.attrs, "name", "") if not node.inputs else ""
         op = node.name if node.name.startswith(BACKWARD) else node.op
-        layer = "" if node.line is None else node.line.layer
         operands = tuple(self._ranges[i] for i in dict.fromkeys(node.inputs) if i in self._ranges)
-        return Origin(op, name, layer, node.line, value, index, operands, count, size)
+        return Origin(op, name, _layer(node), node.line, value, index, operands, count, size)
+
+
+def _layer(node: Node) -> str:
+    return "" if node.line is None else node.line.layer
 
 
 def _nodes(graph: IRGraph) -> set[Node]:

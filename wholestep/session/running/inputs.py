@@ -175,6 +175,8 @@ class Inputs:
         """Set sizes that no input determines, for a micro-batch program that runs alone."""
         if sizes != self._fixed:
             self._fixed = sizes
+            if not self.all:  # no input is validated
+                self.sizes = {**self._capacity, **sizes}
             for item in self.all:
                 item.shape = None  # the next step is validated in full
 

@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wholestep import platforms
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import Position, Value
 from wholestep.compiler.plan.io import serialize
@@ -33,8 +34,9 @@ from wholestep.train.checkpoint.format import (
 from wholestep.train.checkpoint.identity import identity_of, plan_digest
 from wholestep.train.checkpoint.lock import brief_lock
 from wholestep.train.checkpoint.resume import Checkpoint
-from wholestep.train.checkpoint.tensors import sync_folder, write_parts, write_tensors
+from wholestep.train.checkpoint.tensors import write_parts, write_tensors
 from wholestep.train.history import TrainHistory
+from wholestep.train.row_history import RowHistory
 
 if TYPE_CHECKING:
     from wholestep.session import Session
@@ -60,7 +62,9 @@ def capture(
         arrays={n: a for n, a in numbers.items() if n in keep or n not in session.state},
         position=position or Position(epoch=session.state.epoch),
         identity=identity_of(session, loader),
-        history=TrainHistory(list(past.epochs), past.stopped_by, list(past.validations)),
+        history=TrainHistory(
+            list(past.epochs), past.stopped_by, list(past.validations), RowHistory(list(past.per_row.epochs))
+        ),
         data=loader.state_dict() if hasattr(loader, "state_dict") else {},
         callbacks={} if callbacks is None else with_arrays(*without_arrays(callbacks.state_dict())),
         config=dict(config or {}),
@@ -137,7 +141,11 @@ def write_whole(temporary: Path, taken: Checkpoint) -> dict[str, str]:
     """Write the arrays of a checkpoint to files; the checksum of each."""
     _, extra = without_arrays(taken.callbacks)
     weights = {n: taken.arrays[n] for n in taken.own}
-    training = {**{n: a for n, a in taken.arrays.items() if n not in weights}, **extra}
+    training = {
+        **{n: a for n, a in taken.arrays.items() if n not in weights},
+        **extra,
+        **taken.history.per_row.arrays(),
+    }
     notes = {HEADER: str(taken.config[HEADER])} if HEADER in taken.config else {}
     return {
         WEIGHTS: write_tensors(temporary / WEIGHTS, weights, notes),
@@ -152,12 +160,12 @@ def publish(temporary: Path, taken: Checkpoint, files: Mapping[str, str]) -> Pat
     """Write the manifest and rename the folder to its final name."""
     folder = temporary.parent
     write_parts(temporary / MANIFEST, [_manifest(taken, files)])
-    sync_folder(temporary)
+    platforms.sync_folder(temporary)
     with _PUBLISHING:
         _keep_plans(folder, taken.plans)
         target = _free_name(folder, taken.step)
         temporary.rename(target)
-    sync_folder(folder)
+    platforms.sync_folder(folder)
     return target
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from wholestep.compiler.ir.types import letter_of
 from wholestep.data.loader import DataLoader
 from wholestep.data.order import Sampler
+from wholestep.data.sequences.packing import PackedTable
+from wholestep.data.sequences.ragged import as_ragged
 from wholestep.data.sources import Stream, as_source
 from wholestep.data.splits import Holdout
 from wholestep.data.table import Array, Batch, Table, as_table
@@ -29,19 +31,17 @@ def prepare_data(
     data: object, validation: object, batch_size: int, shuffle: bool, seed: int, sampler: Sampler | None = None
 ) -> tuple[DataLoader, Table | None]:
     """A loader of the training data, and the validation data as a table."""
-    held: Table | None = None
     if isinstance(validation, float | Holdout):
-        data, held_rows = _split_holdout(data, validation, seed, shuffle)
-        held = table_of(held_rows)
-    elif validation is not None:
-        held = _validation_table(validation)
+        data, validation = _split_holdout(data, validation, seed, shuffle)
     if isinstance(data, DataLoader):
         if sampler is not None:
             raise UsageError(
                 "sampler= is for arrays and data sets; give it to the loader: ws.DataLoader(..., sampler=)."
             )
-        return copy(data), held  # a copy, so that the run has its own position
-    return DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed, sampler=sampler), held
+        loader = copy(data)  # a copy, so that the run has its own position
+    else:
+        loader = DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed, sampler=sampler)
+    return loader, None if validation is None else _validation_table(validation, loader)
 
 
 def masked_rows(loader: DataLoader, rows: Sequence[int]) -> DataLoader:
@@ -89,8 +89,10 @@ def _split_holdout(data: object, validation: float | Holdout, seed: int, shuffle
     return split_holdout(data, validation, seed, shuffle)
 
 
-def _validation_table(data: object) -> Table:
+def _validation_table(data: object, loader: DataLoader) -> Table:
     try:
+        if isinstance(loader.source, PackedTable) and (ragged := as_ragged(data)) is not None:
+            return ragged.for_rows_of(loader.source.capacity, loader.source.slots).table
         return table_of(data)
     except WholestepError as error:
         raise type(error)(f"validation: {error}") from None

@@ -20,7 +20,7 @@ from wholestep.schedules.monitor_modes import canonical, mode_of
 from wholestep.train.history import TrainHistory, align_right, charts_of
 
 if TYPE_CHECKING:
-    from wholestep.nn.layers.ensemble import Ensemble
+    from wholestep.nn.layers.containers import Ensemble
 
 LEAVE_OUT = "leave_out"  # the setting with the rows that a replica was trained without
 
@@ -118,7 +118,7 @@ class ReplicaHistory(TrainHistory):
 
     def ensemble(self) -> Ensemble:
         """A module whose output is the mean of the outputs of all replicas, computed by one program."""
-        from wholestep.nn.layers.ensemble import Ensemble  # imported here because few runs need it
+        from wholestep.nn.layers.containers import Ensemble  # imported here because few runs need it
 
         return Ensemble([r.model for r in self.replicas if r.error is None])
 

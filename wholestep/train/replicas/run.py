@@ -32,7 +32,7 @@ from wholestep.options import read_launch, thread_count
 from wholestep.session.building.plans import share_plans
 from wholestep.train.data.frames import split_holdout
 from wholestep.train.evaluation import remember_loss
-from wholestep.train.experiment import Experiment, prepare_run, train_prepared
+from wholestep.train.experiment import Experiment, locked_and_resumed, prepare_run
 from wholestep.train.history import TrainHistory
 from wholestep.train.replicas.history import LEAVE_OUT, Replica, ReplicaHistory, settings_text
 from wholestep.train.run_limits import dev_run_of
@@ -186,7 +186,8 @@ class _Replicas:
                 trainer.session.prepare_to_evaluate(trainer.feed.named_table(trainer.validation))
         trainer.callbacks.append(_StopTogether(self))
         try:
-            return train_prepared(run, trainer, loader)
+            with locked_and_resumed(run, trainer, loader):
+                return trainer.train(loader, run.epochs)
         finally:
             trainer.session.close()
 

@@ -56,8 +56,8 @@ def _smallest(values: Array, rank: int) -> Array | float:
     """The value of a rank, from 1, along the first axis; infinite below the first and above the last."""
     if not 1 <= rank <= len(values):
         return -inf if rank < 1 else inf
-    found: Array = np.partition(values, rank - 1, axis=0)[rank - 1]
-    return found
+    smallest: Array = np.partition(values, rank - 1, axis=0)[rank - 1]
+    return smallest
 
 
 def _residuals(model: Module, rows: Any, how: Mapping[str, Any]) -> Array:

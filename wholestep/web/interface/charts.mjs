@@ -4,9 +4,9 @@ import { formatted, make } from "./elements.mjs";
 const [WIDTH, HEIGHT] = [360, 200];
 const [LEFT, RIGHT, TOP, BOTTOM] = [48, 8, 8, 26];
 
-// Round numbers that divide [low, high] into about four parts.
+// Round numbers that divide [low, high] into two to five parts.
 function ticks(low, high) {
-  const rough = (high - low) / 4 || 1;
+  const rough = (high - low) / 5 || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((f) => f * power).find((s) => s >= rough);
   const out = [];

@@ -16,6 +16,7 @@ ROWS = 5
 VECTORS = rng.standard_normal((ROWS, 6))
 SEQUENCES = rng.standard_normal((ROWS, 4, 6))
 IMAGES = rng.standard_normal((ROWS, 4, 7, 6))
+VIDEOS = rng.standard_normal((ROWS, 2, 3, 4, 5))
 TOKENS = rng.integers(0, 11, (ROWS, 5)).astype("i4")
 CLASSES = rng.integers(0, 3, ROWS).astype("i4")
 MASKED = np.where(rng.random((ROWS, 5)) < 0.3, -1, rng.integers(0, 11, (ROWS, 5))).astype("i4")
@@ -31,6 +32,7 @@ class Case:
     y: Any
     loss: Any = "cross_entropy"
     weights: Any = None  # of the rows
+    is_float64: bool = False  # the model has numbers already, in float64
 
     def arrays(self, rows: slice = slice(None)) -> dict[str, Any]:
         named = {"x": self.x, "labels": self.y, "sample_weight": self.weights}
@@ -42,7 +44,7 @@ class Case:
             targets["sample_weight"] = _spec(self.weights, dtype)
         settings: dict[str, Any] = {"optimizer": ws.SGD(lr=0.0), "batch_size": ROWS, **options}
         return ws.build_session(
-            self.model().astype(dtype),
+            self.model() if self.is_float64 else self.model().astype(dtype),
             inputs=_spec(self.x, dtype),
             targets=targets,
             loss=self.loss,
@@ -92,6 +94,69 @@ class LastOfSequence(nn.Module):
         return self.head(outputs[:, -1])
 
 
+class Positions(nn.Module):
+    """A table of positions, which every row reads at the same places, beside one of words."""
+
+    def __init__(self, positions: int = 5, *, backwards: bool = False) -> None:
+        super().__init__()
+        self.words, self.places, self.head = nn.Embedding(11, 6), nn.Embedding(positions, 6), nn.Linear(6, 11)
+        self.backwards = backwards
+
+    def forward(self, x: Any) -> Any:
+        places = ws.arange(5)
+        return self.head(ws.tanh(self.words(x) + self.places(4 - places if self.backwards else places)))
+
+
+class LearnedImage(nn.Module):
+    """A convolution of a trained image that is added to every row: its gradients have no rules, but loops over rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = nn.Parameter((1, 4, 7, 6), ws.init.normal(1.0))
+        self.layer, self.head = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(168, 3)
+
+    def forward(self, x: Any) -> Any:
+        learned = self.layer(self.image)
+        return self.head(ws.flatten(ws.tanh(x + learned), 1))
+
+
+class Attending(nn.Module):
+    """Attention, a gate with a trained slope, and layers in both directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.slope = nn.MultiHeadAttention(6, 2), nn.PReLU()
+        self.layer, self.head = nn.LSTM(6, 5, batch_first=True, bidirectional=True), nn.Linear(10, 3)
+
+    def forward(self, x: Any) -> Any:
+        outputs, _ = self.layer(self.slope(self.attention(x)))
+        return self.head(outputs[:, -1])
+
+
+def linear() -> nn.Linear:
+    """A layer with numbers, in float64."""
+    layer = nn.Linear(6, 3).astype("float64")
+    layer.load_state_dict({"weight": np.sin(np.arange(18.0)).reshape(3, 6), "bias": np.cos(np.arange(3.0))})
+    return layer
+
+
+def imported() -> nn.Module:
+    """A module of PyTorch with a table of positions, a convolution, and a transposed product."""
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = torch.nn.Embedding(11, 6), torch.nn.Embedding(5, 6)
+            self.layer, self.head = torch.nn.Conv1d(5, 5, 3, padding=1), torch.nn.Linear(6, 11)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(torch.tanh(self.layer(self.words(x) + self.places(torch.arange(x.shape[1])))))
+
+    torch.manual_seed(0)
+    return ws.from_torch(Net().double(), (torch.zeros(ROWS, 5, dtype=torch.int32),))
+
+
 def images(*layers: Callable[[], nn.Module], features: int) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*(make() for make in layers), nn.Tanh(), nn.Flatten(), nn.Linear(features, 3))
 
@@ -118,6 +183,25 @@ CASES: dict[str, Case] = {
     "a transposed convolution": Case(
         images(lambda: nn.ConvTranspose2d(4, 2, 3, stride=2), features=2 * 15 * 13), IMAGES, CLASSES
     ),
+    "a three-dimensional convolution": Case(
+        images(lambda: nn.Conv3d(2, 3, 2, padding=1), features=3 * 4 * 5 * 6), VIDEOS, CLASSES
+    ),
+    "a transposed convolution of three dimensions": Case(
+        images(lambda: nn.ConvTranspose3d(2, 2, 2, stride=2), features=2 * 6 * 8 * 10), VIDEOS, CLASSES
+    ),
+    "a weight in factors": Case(
+        lambda: nn.weight_norm(linear()), VECTORS, CLASSES, is_float64=True
+    ),
+    "a table of positions": Case(Positions, TOKENS, np.abs(MASKED)),
+    "a longer table, read backwards": Case(lambda: Positions(7, backwards=True), TOKENS, np.abs(MASKED)),
+    "an encoder of positions and attention": Case(
+        lambda: ws.models.bert(layers=1, width=8, heads=2, vocabulary=11, context=6, dropout=0.0), TOKENS,
+        np.abs(MASKED),
+    ),
+    "an imported network": Case(imported, TOKENS, np.abs(MASKED), is_float64=True),
+    "layers without a rule": Case(LearnedImage, IMAGES, CLASSES),
+    "attention, slopes and both directions": Case(Attending, SEQUENCES, CLASSES),
+    "instance norm": Case(images(lambda: nn.InstanceNorm2d(4, affine=True), features=168), IMAGES, CLASSES),
     "group norm": Case(images(lambda: nn.GroupNorm(2, 4), features=168), IMAGES, CLASSES),
     "a tied embedding, attention, and masked targets": Case(
         lambda: ws.models.gpt2(layers=1, width=8, heads=2, vocabulary=11, context=5), TOKENS, MASKED,

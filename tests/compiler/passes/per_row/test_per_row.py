@@ -15,7 +15,10 @@ from tests.compiler.passes.per_row.cases import CASES, Case, norm_of, row_by_row
 from wholestep import nn
 
 CLIP, LARGEST = 0.7, 1e-9
-COMPILED = ("dense layers and a norm", "a convolution", "a tied embedding, attention, and masked targets")
+COMPILED = (
+    *("dense layers and a norm", "a convolution", "a tied embedding, attention, and masked targets"),
+    *("a table of positions", "a three-dimensional convolution", "a weight in factors", "layers without a rule"),
+)
 CASES_TO_COMPILE = [name if name in COMPILED else pytest.param(name, marks=pytest.mark.long) for name in CASES]
 
 
@@ -69,6 +72,26 @@ def test_values_of_rows_on_an_emulated_gpu(name: str) -> None:
         check_values(name, "emulated", dtype)
 
 
+SPLIT = ("shared weights", "weights of rows", "a tied embedding, attention, and masked targets", "a GRU")
+SPLIT_ON_DEVICES = [("reference", name) for name in SPLIT] + [("cpu", SPLIT[1]), ("emulated", SPLIT[1])]
+
+
+@pytest.mark.parametrize(("device", "name"), SPLIT_ON_DEVICES)
+def test_values_of_rows_of_a_step_in_micro_batches(device: str, name: str) -> None:
+    """The values of 5 rows in micro-batches of 2, 2 and 1, and of 3 rows in the same program."""
+    case, (losses, gradients) = CASES[name], oracle(name)
+    norms = np.array([norm_of(g) for g in gradients]) * share_of_rows(case)
+    with emulated_device():
+        session = case.session(device, per_row=["loss", "gradient_norm"], batch_size=2, accumulate=3)
+        for _ in range(2):
+            result = session.step(case.arrays())
+            np.testing.assert_allclose(result["row_loss"], losses, rtol=LARGEST, atol=LARGEST)
+            np.testing.assert_allclose(result["row_gradient_norm"], norms, rtol=LARGEST, atol=LARGEST)
+        few = session.step(case.arrays(slice(0, 3)))
+    np.testing.assert_allclose(few["row_loss"], losses[:3], rtol=LARGEST, atol=LARGEST)
+    assert any("products of norms" in note or "Gram" in note for note in session.report().notes)
+
+
 def test_the_step_itself_is_unchanged() -> None:
     case = CASES["a convolution"]
     plain, measured = case.session("reference"), case.session("reference", per_row=["gradient_norm"])
@@ -94,16 +117,31 @@ def test_a_penalty_that_no_row_affects_is_left_out_and_never_clipped() -> None:
     np.testing.assert_allclose(steps[True] - steps[False], 2 * 0.01 * before, rtol=1e-9)
 
 
+def test_the_report_says_how_norms_are_computed() -> None:
+    measured = CASES["layers without a rule"].session("reference", per_row=["gradient_norm"])
+    assert [note for note in measured.report().notes if "norms of rows" in note] == [
+        "gradient norms of rows by explicit rows in a loop, as `conv2d_grad_input` has no rule: image",
+        "gradient norms of rows by explicit rows in a loop, as `conv2d_grad_weight` has no rule: layer.weight",
+        "gradient norms of rows by explicit rows: layer.bias, head.bias",
+        "gradient norms of rows by products of norms: head.weight",
+    ]
+    private = CASES["shared weights"].session("reference", privacy=ws.Privacy(noise=0.0, clip=CLIP))
+    assert "gradient norms of rows by Gram matrices: layer.weight" in private.report().notes
+    assert not [n for n in CASES["numbers"].session("reference", per_row=["loss"]).report().notes if "of rows" in n]
+    many = CASES["a tied embedding, attention, and masked targets"].session("reference", per_row=["gradient_norm"])
+    assert "h.0.attn.c_attn.bias, h.0.attn.c_proj.weight, h.0.attn.c_proj.bias and 4 more" in str(many.report())
+
+
 @pytest.mark.parametrize(
     ("options", "pattern"),
     [
         ({"per_row": ["losses"]}, r"per_row=\['losses'\]: expected some of 'loss', 'gradient_norm'"),
-        ({"per_row": ["loss"], "accumulate": 2}, r"per_row= needs every batch in one step"),
+        ({"per_row": ["loss"], "accumulate": 2, "shards": 2}, r"needs all rows of a micro-batch in one process"),
     ],
 )
 def test_what_is_not_supported_is_refused(options: dict[str, Any], pattern: str) -> None:
     with pytest.raises((ws.errors.OptionError, ws.errors.UsageError), match=pattern):
-        CASES["numbers"].session("reference", **options)
+        CASES["numbers"].session("cpu", **options)
 
 
 def test_a_loss_that_is_no_mean_over_rows_has_no_losses_of_rows() -> None:

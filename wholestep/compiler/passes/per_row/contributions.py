@@ -8,13 +8,14 @@ the statistics of a batch norm) counts as a constant: contributions add up to th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, divide, product
 from wholestep.compiler.passes.distribute.placement.contractions import contracted_axis
 from wholestep.compiler.passes.distribute.placement.placements import (
@@ -30,9 +31,12 @@ from wholestep.compiler.passes.distribute.placement.placements import (
 from wholestep.compiler.passes.distribute.placement.rules import placement_of
 from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decomposition_of
 from wholestep.compiler.passes.per_row import terms as t
+from wholestep.compiler.passes.per_row.loops import map_over_rows
 from wholestep.compiler.passes.per_row.terms import Dense, OneHot, Outer, Rows, Term
 from wholestep.compiler.passes.per_row.windows import weight_gradient_term
 from wholestep.errors import GraphError
+
+ROW_NORM_OF, LOOP = "row norm of ", "explicit rows in a loop, as `{}` has no rule"  # names of nodes, for reports
 
 
 class Contributions:
@@ -43,6 +47,7 @@ class Contributions:
         self._axis = MeshAxis.of_batch(batch)
         self._placements: dict[Node, Placement] = {}
         self._decomposed: dict[Node, tuple[Node, ...]] = {}
+        self.looped: list[str] = []  # ops without a rule
 
     # -- placements ------------------------------------------------------------------------------------------------
 
@@ -66,7 +71,7 @@ class Contributions:
             return placed
         if node.op in ("add", "sub") and set(inputs) == {Partial(), Replicated()}:
             return Partial()
-        if node.op in ("div", "ratio") and inputs == [Partial(), Partial()]:
+        if node.op in ops_with(Trait.QUOTIENT) and inputs == [Partial(), Partial()]:
             return Partial()
         placed = placement_of(node, [Replicated() if i == Partial() else i for i in inputs], self._axis)
         if is_refused(placed) and node.op in DECOMPOSITIONS:
@@ -97,13 +102,15 @@ class Contributions:
         if node.op == "item":
             return self._terms_of_item(node)
         with b.origin(node):
-            return RULES.get(node.op, Contributions.refuse)(self, node)
+            return RULES.get(node.op, Contributions._loop)(self, node)
 
     def _terms_of_item(self, node: Node) -> list[Term]:
         return self.terms(self.parts_of(node.inputs[0])[attrs_of(node, at.ItemAttrs).index])
 
     def parts_of(self, composite: Node) -> tuple[Node, ...]:
         """The primitives of a composite, one for each of its results."""
+        if composite.op == "custom_gradient":
+            return composite.inputs[: attrs_of(composite, at.CustomGradientAttrs).results]
         if composite.op not in DECOMPOSITIONS:
             self.refuse(composite)
         if composite not in self._decomposed:
@@ -177,20 +184,58 @@ class Contributions:
     def _scatter(self, node: Node) -> list[Term]:
         updates, index = node.inputs
         attrs = attrs_of(node, at.ScatterAddAttrs)
-        if (
-            attrs.axis != 0
-            or updates.type.rank != index.type.rank + 1
-            or not isinstance(self.placement(index), Sharded)
-        ):
-            self.refuse(node)
-        positions, _ = self.rows_first(index)
-        rows, _ = self.rows_first(updates)
+        if attrs.axis != 0 or updates.type.rank != index.type.rank + 1:
+            return self._loop(node)
+        if self.placement(updates) == Partial():  # every row has the same positions, as with a table of positions
+            values = self._total(updates)
+            if _is_range(index):
+                return [Rows(b.pad(values, (0, 0, 0), (0, _integer(attrs.size - index.type.shape[0]), 0)))]
+            positions = b.expand_to(index, values.type.shape[:-1], range(1, index.type.rank + 1))
+        elif isinstance(self.placement(index), Sharded):
+            (values, _), (positions, _) = self.rows_first(updates), self.rows_first(index)
+        else:
+            return self._loop(node)
         batch, count = positions.type.shape[0], product(positions.type.shape[1:])
-        vectors = b.reshape(rows, (batch, count, rows.type.shape[-1]))
+        vectors = b.reshape(values, (batch, count, values.type.shape[-1]))
         return [Outer(OneHot(b.reshape(positions, (batch, count)), attrs.size), Dense(t.in_float(vectors)))]
 
     def _weight_gradient(self, node: Node) -> list[Term]:
-        return [weight_gradient_term(node)]
+        if Partial() in map(self.placement, node.inputs):
+            return self._loop(node)
+        images, gradients = (self._row_images(x) for x in node.inputs)
+        return [weight_gradient_term(node, images, gradients)]
+
+    def _row_images(self, x: Node) -> Node:
+        """Images as (batch, images of a row, ...): a row of a three-dimensional convolution has several."""
+        rows, _ = self.rows_first(x)
+        batch, outer, inner, *rest = rows.type.shape
+        return b.reshape(rows, (batch, outer * inner, *rest))
+
+    def _expand(self, node: Node) -> list[Term]:
+        attrs = attrs_of(node, at.ExpandAttrs)
+        values = self._total(node.inputs[0])
+        return [Rows(b.expand_to(values, (values.type.shape[0], *attrs.shape), (0, *(d + 1 for d in attrs.axes))))]
+
+    def _total(self, node: Node) -> Node:
+        """The explicit contribution of each row to a sum over rows: (batch, ...)."""
+        return t.total([t.explicit(term) for term in self.terms(node)])
+
+    def _loop(self, node: Node) -> list[Term]:
+        """The fallback for ops without a rule: the op itself in a loop over the rows, whose results are stored."""
+        self.looped.append(node.op)
+        has_rows = [self.placement(x) != Replicated() for x in node.inputs]
+        operands = [self._row_operand(x) if rows else x for x, rows in zip(node.inputs, has_rows, strict=True)]
+        return [Rows(t.in_float(map_over_rows(node, operands, has_rows, Dim.symbol(self._batch))))]
+
+    def _row_operand(self, x: Node) -> Node:
+        """An operand as (batch, ...), where row i has the axes that the operand has for a batch of one row."""
+        placement = self.placement(x)
+        if not isinstance(placement, Sharded):
+            return b.cast(self._total(x), x.type.dtype)
+        rows, _ = self.rows_first(x)
+        batch, *shape = rows.type.shape
+        axis = placement.axis
+        return b.reshape(rows, (batch, *shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
 
     def _add(self, node: Node) -> list[Term]:
         return [term for x in node.inputs for term in self.terms(x)]
@@ -288,6 +333,13 @@ def _scalar_of(x: Node) -> Node | None:
     return x if x.type.rank == 0 else None
 
 
+def _is_range(index: Node) -> bool:
+    """Are the positions 0, 1, 2, ...?"""
+    while index.op in ("cast", "reshape"):
+        (index,) = index.inputs
+    return index.op == "iota" and index.type.rank == 1
+
+
 def _integer(extent: Extent) -> int:
     assert isinstance(extent, int), "parameters have integer sizes"
     return extent
@@ -311,15 +363,29 @@ RULES: dict[str, Callable[[Contributions, Node], list[Term]]] = {
     "slice": Contributions._slice,
     "pad": Contributions._pad,
     "concat": Contributions._concat,
+    "expand": Contributions._expand,
 }
 
 
-def gradient_square_norms(gradients: Sequence[Node], rows: Contributions) -> Node:
-    """The square of the norm of each row's contribution to all gradients: (batch,)."""
-    squares = [t.square_norm(found) for gradient in gradients if (found := rows.terms(gradient))]
+def gradient_square_norms(gradients: Mapping[str, Node], rows: Contributions) -> Node:
+    """The square of the norm of each row's contribution to the gradients of all parameters: (batch,)."""
+    squares = []
+    for name, gradient in gradients.items():
+        rows.looped.clear()
+        if found := rows.terms(gradient):
+            form = LOOP.format(rows.looped[0]) if rows.looped else t.form(found)
+            with b.origin(gradient, f"{ROW_NORM_OF}{name}: {form}"):
+                squares.append(t.square_norm(found))
     if not squares:
         raise GraphError("per_row: no gradient depends on the rows of the batch, so they have no contributions.")
-    total = squares[0]
-    for square in squares[1:]:
-        total = b.add(total, square)
-    return total
+    return t.total(squares)
+
+
+def row_forms(names: Iterable[str]) -> dict[str, list[str]]:
+    """The parameters whose norms of rows are computed in each form, from the names of a step's nodes."""
+    forms: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        if name.startswith(ROW_NORM_OF):
+            parameter, _, form = name.removeprefix(ROW_NORM_OF).partition(": ")
+            forms.setdefault(form, []).append(parameter)
+    return forms

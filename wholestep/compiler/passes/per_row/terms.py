@@ -88,37 +88,52 @@ def _times(x: Node, factor: Node) -> Node:
     return b.mul(x, b.expand_to(b.cast(factor, x.type.dtype), x.type.shape, ()))
 
 
+def form(terms: Sequence[Term]) -> str:
+    """How `square_norm` computes the norm of a sum of terms, in words."""
+    if _has_inner_products(terms):
+        return "Gram matrices"
+    single = terms[0] if len(terms) == 1 else None
+    if not isinstance(single, Outer) or _is_explicit(single):
+        return "explicit rows"
+    dense = isinstance(single.left, Dense) and isinstance(single.right, Dense)
+    return "products of norms" if dense and single.left.count == 1 else "Gram matrices"
+
+
+def _has_inner_products(terms: Sequence[Term]) -> bool:
+    return len(terms) > 1 and all(isinstance(t, Outer) and not t.views for t in terms)
+
+
 def square_norm(terms: Sequence[Term]) -> Node:
     """‖Σ terms‖² of each row: (batch,)."""
-    if len(terms) > 1 and not all(isinstance(t, Outer) and not t.views for t in terms):
-        values = [explicit(t) for t in terms]
-        total = values[0]
-        for value in values[1:]:
-            total = b.add(total, value)
-        terms = [Rows(total)]
-    squares = [_inner(x, y) if i != j else _square(x) for i, x in enumerate(terms) for j, y in enumerate(terms)]
-    total = squares[0]
-    for square in squares[1:]:
-        total = b.add(total, square)
-    return total
+    if len(terms) > 1 and not _has_inner_products(terms):
+        terms = [Rows(total([explicit(t) for t in terms]))]
+    return total([_inner(x, y) if i != j else _square(x) for i, x in enumerate(terms) for j, y in enumerate(terms)])
+
+
+def total(values: Sequence[Node]) -> Node:
+    """The sum of tensors of equal shape."""
+    result = values[0]
+    for value in values[1:]:
+        result = b.add(result, value)
+    return result
 
 
 def _square(term: Term) -> Node:
     if isinstance(term, Rows):
         return _sum_squares(term.values)
     left, right = term.left, term.right
-    if isinstance(left, Dense) and isinstance(right, Dense):
-        if left.count == 1:
-            return b.mul(_sum_squares(left.vectors), _sum_squares(right.vectors))
-        if not _prefers_gram(left, right):
-            return _sum_squares(explicit(replace(term, views=())))
-    return _inner(term, term)
+    if isinstance(left, Dense) and isinstance(right, Dense) and left.count == 1:
+        return b.mul(_sum_squares(left.vectors), _sum_squares(right.vectors))
+    return _sum_squares(explicit(replace(term, views=()))) if _is_explicit(term) else _inner(term, term)
 
 
-def _prefers_gram(left: Dense, right: Dense) -> bool:
-    """Do the Gram matrices take fewer operations than the explicit contribution?"""
+def _is_explicit(term: Outer) -> bool:
+    """Does the explicit contribution take fewer operations than the Gram matrices?"""
+    left, right = term.left, term.right
+    if not isinstance(left, Dense) or not isinstance(right, Dense) or left.count == 1:
+        return False
     k, m, n = (e if isinstance(e, int) else SYMBOLIC for e in (left.count, left.size, right.size))
-    return k * (m + n) <= m * n
+    return k * (m + n) > m * n
 
 
 def _sum_squares(x: Node) -> Node:

@@ -14,7 +14,7 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Dim, divide
 from wholestep.compiler.passes.distribute.placement.placements import Partial, Replicated, Sharded
 from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS
-from wholestep.compiler.passes.per_row.contributions import RULES, Contributions
+from wholestep.compiler.passes.per_row.contributions import Contributions
 from wholestep.compiler.passes.per_row.terms import static_size
 
 
@@ -40,7 +40,7 @@ class WeightedSums:
             return self.of(rows.parts_of(node.inputs[0])[attrs_of(node, at.ItemAttrs).index])
         if node.op in DECOMPOSITIONS:
             return self.of(rows.parts_of(node)[0])
-        if node.op not in RULES:
+        if rows.placement(node) != Partial():
             rows.refuse(node)
         placements = [rows.placement(i) for i in node.inputs]
         if Partial() in placements:

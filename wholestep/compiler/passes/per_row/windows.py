@@ -6,41 +6,43 @@ of window ⊗ gradient, as in a dense layer over a sequence; groups are products
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product as positions
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.passes.per_row.terms import Dense, Outer, Rows, Term, in_float
 
 
-def weight_gradient_term(node: Node) -> Term:
-    """The term of a `conv2d_grad_weight` node over its images and the gradients of its results."""
+def weight_gradient_term(node: Node, images: Node, gradients: Node) -> Term:
+    """The term of a `conv2d_grad_weight` node, from (batch, images of a row, ...) and the gradients of its results."""
     attrs = attrs_of(node, at.ConvGradAttrs)
-    x, g = (_channels_first(i, attrs.last) for i in _images_and_gradients(node))
-    windows = unfold(x, attrs, g.type.shape[2:])  # (N, C, taps, pixels)
-    n, channels, taps, pixels = windows.type.shape
-    outputs, groups = g.type.shape[1], attrs.groups
-    gradients = b.reshape(g, (n, outputs, pixels))
-    weight = node.type.shape
+    x, g = (_channels_first(i, attrs.last) for i in (images, gradients))
+    n, count, outputs, *pixels = g.type.shape
+    windows = unfold(x, attrs, pixels)  # (n, count, channels, taps, pixels)
+    channels, taps, each = windows.type.shape[2:]
+    left = _positions_last(b.reshape(g, (n, count, outputs, each)))
+    right = _positions_last(b.reshape(windows, (n, count, channels * taps, each)))
+    groups = attrs.groups
     if groups == 1:
-        vectors = b.transpose(b.reshape(windows, (n, channels * taps, pixels)))
         views = (lambda rows: _as_weight(rows, (n, outputs, channels), attrs),)
-        return Outer(Dense(b.transpose(gradients)), Dense(vectors), views)
+        return Outer(Dense(b.transpose(left)), Dense(b.transpose(right)), views)
     assert isinstance(channels, int)
     assert isinstance(outputs, int)
     inner = channels // groups
-    left = b.reshape(gradients, (n, groups, outputs // groups, pixels))
-    right = b.reshape(windows, (n, groups, inner * taps, pixels))
+    left = b.reshape(left, (n, groups, outputs // groups, count * each))
+    right = b.reshape(right, (n, groups, inner * taps, count * each))
     rows = b.reshape(b.matmul(left, right, transpose_b=True), (n, outputs, inner * taps))
-    assert len(weight) == 4
     return Rows(_as_weight(rows, (n, outputs, inner), attrs))
 
 
-def _images_and_gradients(node: Node) -> tuple[Node, Node]:
-    x, g = node.inputs
-    return x, g
+def _positions_last(x: Node) -> Node:
+    """(n, images, size, pixels) as (n, size, images · pixels)."""
+    n, count, size, pixels = x.type.shape
+    return b.reshape(b.permute(x, (0, 2, 1, 3)), (n, size, count * pixels))
 
 
 def _as_weight(rows: Node, sizes: tuple[object, ...], attrs: at.ConvGradAttrs) -> Node:
@@ -51,13 +53,13 @@ def _as_weight(rows: Node, sizes: tuple[object, ...], attrs: at.ConvGradAttrs) -
 
 
 def _channels_first(images: Node, last: bool) -> Node:
-    return in_float(b.permute(images, (0, 3, 1, 2)) if last else images)
+    return in_float(b.permute(images, (0, 1, 4, 2, 3)) if last else images)
 
 
-def unfold(x: Node, attrs: at.ConvGradAttrs, pixels: tuple[object, ...]) -> Node:
-    """The windows of images (N, C, H, W) as (N, C, taps, pixels)."""
-    n, channels, *_ = x.type.shape
-    padded = b.pad(x, (0, 0, *attrs.low), (0, 0, *attrs.high))
+def unfold(x: Node, attrs: at.ConvGradAttrs, pixels: Sequence[Extent]) -> Node:
+    """The windows of images (N, images, C, H, W) as (N, images, C, taps, pixels)."""
+    n, count, channels, *_ = x.type.shape
+    padded = b.pad(x, (0, 0, 0, *attrs.low), (0, 0, 0, *attrs.high))
     down, across = pixels
     assert isinstance(down, int)
     assert isinstance(across, int)
@@ -65,8 +67,8 @@ def unfold(x: Node, attrs: at.ConvGradAttrs, pixels: tuple[object, ...]) -> Node
     for i, j in positions(*map(range, attrs.size)):
         starts = (i * attrs.dilation[0], j * attrs.dilation[1])
         stops = tuple(
-            s + (count - 1) * step + 1 for s, count, step in zip(starts, (down, across), attrs.stride, strict=True)
+            s + (extent - 1) * step + 1 for s, extent, step in zip(starts, (down, across), attrs.stride, strict=True)
         )
-        tap = b.slice_axes(padded, (0, 0, *starts), (n, channels, *stops), (1, 1, *attrs.stride))
-        taps.append(b.reshape(tap, (n, channels, 1, down * across)))
-    return b.concat(taps, 2)
+        tap = b.slice_axes(padded, (0, 0, 0, *starts), (n, count, channels, *stops), (1, 1, 1, *attrs.stride))
+        taps.append(b.reshape(tap, (n, count, channels, 1, down * across)))
+    return b.concat(taps, 3)

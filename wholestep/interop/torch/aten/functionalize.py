@@ -209,8 +209,8 @@ def _dropout(f: _Functionalizer, node: Any, arguments: list[Any]) -> None:
         f.name_result(node, f.read(x))
         return
     value = node.meta["val"]
-    kept = torch.empty_like(value, dtype=torch.bool)
-    both = f.emit(torch.ops.aten.native_dropout.default, (f.read(x), p, True), node, (value, kept))
+    mask = torch.empty_like(value, dtype=torch.bool)
+    both = f.emit(torch.ops.aten.native_dropout.default, (f.read(x), p, True), node, (value, mask))
     f.name_result(node, f.emit(operator.getitem, (both, 0), node))
 
 

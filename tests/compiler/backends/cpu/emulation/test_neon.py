@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.compiler import native
 from tests.compiler.backends.cpu.compiler_suite import EXAMPLES
-from tests.compiler.backends.cpu.emulation.emulated import Emulated, emulated_cpu, needs_arm64
+from tests.compiler.backends.cpu.emulation.emulated import ARM64, Emulated, emulated_cpu
 from tests.compiler.backends.cpu.test_targets import STEPS, numbers, run_on
 from tests.compiler.ir.random_graphs import LARGEST_VALUE, example_values, graphs
 from tests.compiler.step_graphs import example
@@ -21,7 +21,7 @@ from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.target import Target
 
-pytestmark = needs_arm64
+pytestmark = ARM64.needed
 SAME = [pytest.param(AVX2, NEON, id="neon"), pytest.param(PORTABLE, PORTABLE, id="portable", marks=pytest.mark.long)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 
 from wholestep.compiler.backends.gpu.grids.row_loads import has_vector_loads, is_padded_row, is_plain_load
@@ -30,6 +30,17 @@ def values_used(instr: Instr) -> Sequence[int]:
     return values
 
 
+def instructions_of_address(load: Load, body: Sequence[Instr], known: Container[int]) -> list[Instr]:
+    """The instructions of a body that compute the address of a load, such as a row number that is no element's."""
+    needed = {index.value for index in load.index if index.value is not None}
+    chosen: list[Instr] = []
+    for instr in reversed(body):
+        if instr.id in needed and instr.id not in known:
+            chosen.insert(0, instr)
+            needed.update(values_used(instr))
+    return chosen
+
+
 class VectorizedLevel:
     """The body of a level for `count` adjacent elements, which start at `base`."""
 
@@ -45,6 +56,12 @@ class VectorizedLevel:
         """Is a vector stored whole?  The last one of a row only into padding, which becomes zero."""
         is_free = self.end is None or is_padded_row(self.w.plan, load, self.axis, self.end)
         return is_free and self.packs(load)
+
+    def _moves(self, instr: Instr) -> bool:
+        """Does an instruction itself read the index of an element?"""
+        positions = [*(instr.load.index if instr.load else ()), *(g.index for g in instr.guards)]
+        positions += [] if instr.index is None else [instr.index]
+        return any(a == self.axis for index in positions for a, _ in index.terms)
 
     def place(self, load: Load) -> str:
         """Address of the first element."""
@@ -85,9 +102,15 @@ class VectorizedLevel:
         """
         w, count = self.w, self.count
         arrays: dict[Load, str] = {}
+        addresses = {i.id: instructions_of_address(i.load, level.body, computed) for i in level.body if i.load}
         for i in level.body:
             if i.id in computed or not is_plain_load(i) or i.load is None or i.load in arrays or not self.packs(i.load):
                 continue
+            if any(self._moves(each) for each in addresses[i.id]):
+                continue
+            if missing := [each for each in addresses[i.id] if each.id not in computed]:
+                w.instructions(missing)
+                computed = {**computed, **{each.id: w.values[each.id] for each in missing}}
             arrays[i.load] = f"a{i.id}"
             if i.load not in loaded:
                 self.read(i.load, f"p{i.id}")
@@ -97,8 +120,8 @@ class VectorizedLevel:
         for n, s in packed:
             w.emit(f"{STORED[w.buffer_dtype(s.load)]} q{n}[{count}]{'' if self.end is None else ' = {}'};")
         w.emit("#pragma unroll")
-        known = f"{inside} || " if inside else ""
-        condition = "" if self.end is None else f" if ({known}base + e < {self.end})"
+        guard = f"{inside} || " if inside else ""
+        condition = "" if self.end is None else f" if ({guard}base + e < {self.end})"
         with w.block(f"for (int e = 0; e < {count}; e++){condition}"):
             w.emit(f"const {w.int} i{self.axis} = base + e;")
             for i in level.body:
