@@ -45,7 +45,7 @@ def replay(
     run: Run,
     step: Annotated[int, typer.Option(help="The number of the update, over all epochs; the first one is 0.")],
     show: Annotated[
-        list[str] | None, typer.Option("--show", help="A weight, an input, or a gradient: 0.weight.grad.")
+        list[str] | None, typer.Option("--show", help="A weight, an input, a layer's output, a gradient: 0.grad.")
     ] = None,
     script: ScriptOfRun = None,
 ) -> None:

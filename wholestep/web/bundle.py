@@ -22,7 +22,7 @@ _EXPORT = re.compile(r"^export ((?:async )?(?:function\*?|class|const) (\w+))", 
 
 
 def script(sources: Mapping[str, str], entry: str) -> str:
-    """ES modules by name as one classic script, which a page and a worker made of its text run alike."""
+    """ES modules by name as one classic script, which runs in the page and, started from its own text, in a worker."""
     done: dict[str, str] = {}
 
     def add(name: str) -> None:
