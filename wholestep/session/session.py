@@ -320,6 +320,7 @@ class Session:
     # -- inspection -------------------------------------------------------------------------------------------------
 
     activation_stats = delegate("_inspect", Inspect.activation_stats)
+    tensors = delegate("_inspect", Inspect.tensors)
     first_nonfinite = delegate("_inspect", Inspect.first_nonfinite)
     set_observer = delegate("_inspect", Inspect.set_observer)
     span = delegate("_inspect", Inspect.span)

@@ -36,10 +36,12 @@ class RowFeedback(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         assert self.run is not None
+        assert self.run.history is not None
         loader, recorded = self.run.loader, self.run.history.per_row.epochs[-1]
         values = np.asarray(recorded.values[self.sampler.by], np.float64)
         if self.sampler.by == "gradient_norm":
-            values = values * _scale(loader, recorded.rows)
+            batches = self.session._programs.step_options.batches_per_update
+            values = values * _scale(loader, recorded.rows, batches * loader.batch_size)
         self.sampler.record(recorded.rows, values, len(loader.source))
 
     def state_dict(self) -> dict[str, Any]:
@@ -49,17 +51,19 @@ class RowFeedback(Callback):
         self.sampler.restore(np.asarray(state["scores"], np.float64) if state else None)
 
 
-def _scale(loader: DataLoader, rows: Array) -> Array | float:
-    """The factors that remove the sampler's weights from gradient norms: mean weight of the batch / own weight."""
-    weights = loader.sampler.weights(len(loader.source)) if isinstance(loader.sampler, RowSampler) else None
+def _scale(loader: DataLoader, rows: Array, update: int) -> Array | float:
+    """The factors that remove the sampler's weights from gradient norms: mean weight of the update / own weight."""
+    source, sampler = loader.source, loader.sampler
+    assert not isinstance(source, Stream)
+    weights = sampler.weights(len(source)) if isinstance(sampler, RowSampler) else None
     if weights is None:
         return 1.0
     own = weights[rows]
-    given = loader.source.weights if isinstance(loader.source, Table) else None
-    whole = own if given is None else own * given[rows]
-    batch = np.arange(len(rows)) // loader.batch_size
-    means = np.bincount(batch, whole) / np.bincount(batch)
-    factors: Array = means[batch] / own
+    user_weights = source.weights if isinstance(source, Table) else None
+    whole = own if user_weights is None else own * user_weights[rows]
+    number = np.arange(len(rows)) // update
+    means = np.bincount(number, whole) / np.bincount(number)
+    factors: Array = means[number] / own
     return factors
 
 

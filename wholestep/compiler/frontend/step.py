@@ -18,6 +18,8 @@ from wholestep.records import dataclass
 Outputs = Mapping[str, Tensor] | Tensor
 Body = Callable[..., Outputs]
 
+ROW_NUMBERS = "row_numbers"  # the input with the number of each row in the training data, for augmentations
+
 
 @dataclass(frozen=True, init=False)
 class Spec:
