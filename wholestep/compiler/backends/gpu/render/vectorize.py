@@ -31,7 +31,7 @@ def values_used(instr: Instr) -> Sequence[int]:
 
 
 def instructions_of_address(load: Load, body: Sequence[Instr], known: Container[int]) -> list[Instr]:
-    """The instructions of a body that compute the address of a load, such as a row number that is no element's."""
+    """The instructions of a body that compute the address of a load, such as the row of a lookup, in order."""
     needed = {index.value for index in load.index if index.value is not None}
     chosen: list[Instr] = []
     for instr in reversed(body):
