@@ -159,6 +159,9 @@ class Contributions:
         left, right = (self._vectors(node, operand) for operand in (0, 1))
         if left.type.rank > 3:
             return [Rows(b.matmul(left, right, transpose_a=True))]
+        if t.is_shared_product(*left.type.shape[1:], right.type.shape[-1]):
+            rows = self.explicit[node] = b.matmul(left, right, transpose_a=True)
+            return [Rows(rows, rows)]
         return [Outer(Dense(left), Dense(right))]
 
     def _vectors(self, node: Node, operand: int) -> Node:
