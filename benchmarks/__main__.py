@@ -7,9 +7,12 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks import (
     adamw,
+    augment,
+    deadlines,
     epochs,
     estimates,
     estimators,
@@ -19,6 +22,7 @@ from benchmarks import (
     metrics,
     optimizers,
     overhead,
+    ragged,
     replicas,
     tables,
     wasm,
@@ -78,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         ("estimate", "the predicted time of a step beside the measured one, on all cases"),
         ("replicas", "eight replicas of the perceptron as a multiple of one"),
+        ("within", "runs of 20 seconds on three examples: when they end, and how well they train"),
     ):
         plain = commands.add_parser(name, help=text)
         plain.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -87,6 +92,14 @@ def parser() -> argparse.ArgumentParser:
     rows.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     rows.add_argument("--rounds", type=int, default=30, help="interleaved rounds (default: %(default)s)")
     rows.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    packed = commands.add_parser("ragged", help="packed sequences beside padding to the longest: a small GPT, an LSTM")
+    packed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    packed.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+    packed.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    changed = commands.add_parser("augment", help="augmentations inside a step of LeNet-5 beside the plain step")
+    changed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    changed.add_argument("--rounds", type=int, default=30, help="interleaved rounds (default: %(default)s)")
+    changed.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
     whole = commands.add_parser("epoch", help="whole epochs of ws.fit against loops of torch and JAX")
     whole.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     whole.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
@@ -223,9 +236,9 @@ def main() -> int:
             check_threads(arguments.threads)
             result = estimators.run(arguments.rounds, arguments.threads)
             show = tables.show_estimators
-        elif arguments.command in ("estimate", "replicas"):
+        elif arguments.command in ("estimate", "replicas", "within"):
             check_threads(arguments.threads)
-            benchmark = {"estimate": estimates, "replicas": replicas}[arguments.command]
+            benchmark: Any = {"estimate": estimates, "replicas": replicas, "within": deadlines}[arguments.command]
             result, show = benchmark.run(arguments.threads), benchmark.show
         elif arguments.command == "wasm":
             result = {name: wasm.measure(name, arguments.rounds) for name in wasm.NETWORKS}
@@ -236,6 +249,10 @@ def main() -> int:
                 raise BenchmarkError(f"no case {strangers[0]!r}; expected some of {', '.join(insight.CASES)}")
             result = insight.run(arguments.cases or list(insight.CASES), arguments.rounds, arguments.threads)
             show = insight.show
+        elif arguments.command in ("augment", "ragged"):
+            check_threads(arguments.threads)
+            benchmark = {"augment": augment, "ragged": ragged}[arguments.command]
+            result, show = benchmark.run(arguments.rounds, arguments.threads), benchmark.show
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
             result = metrics.run(arguments.threads)

@@ -67,6 +67,10 @@ UPDATES: dict[str, Update] = {
     "asgd": Update(FLAT, 5, lambda ws: ws.ASGD(RATE), ("ASGD", {"lr": RATE})),
     "ademamix": Update(FLAT, 9, lambda ws: ws.AdEMAMix(RATE)),
     "schedule_free": Update(FLAT, 7, lambda ws: ws.ScheduleFreeAdamW(RATE)),
+    "adabelief": Update(FLAT, 7, lambda ws: ws.AdaBelief(RATE)),
+    "yogi": Update(FLAT, 7, lambda ws: ws.Yogi(RATE)),
+    "adan": Update(FLAT, 11, lambda ws: ws.Adan(RATE)),
+    "novograd": Update(MATRIX, 5, lambda ws: ws.NovoGrad(RATE)),
     "prodigy": Update(FLAT, 11, lambda ws: ws.Prodigy()),
     "lars": Update(MATRIX, 5, lambda ws: ws.LARS(RATE)),
     "lamb": Update(
@@ -74,6 +78,9 @@ UPDATES: dict[str, Update] = {
     ),
     "adafactor": Update(MATRIX, 3, lambda ws: ws.Adafactor(1e-2), ("Adafactor", {"lr": 1e-2})),
     "muon": Update(SQUARES, 5, lambda ws: ws.Muon(RATE), ("Muon", {"lr": RATE}), same_numbers=False),
+    "polar_express": Update(SQUARES, 5, lambda ws: ws.Muon(RATE, polar_express=True)),
+    "normuon": Update(SQUARES, 5, lambda ws: ws.NorMuon(RATE)),
+    "schedule_free_sgd": Update(FLAT, 7, lambda ws: ws.ScheduleFreeSGD(RATE)),
 }  # fmt: skip
 
 

@@ -67,8 +67,8 @@ def test_what_torch_cannot_export_is_no_failure_of_ours() -> None:
         ]
     )
     assert "| exported by torch | 2 of 3, 67 % |" in text
-    assert "| of the exported, imported | 2 of 2, 100 % |" in text
-    assert "| of the exported, equal to torch | 1 of 2, 50 % |" in text
+    assert "| of the exported networks, imported | 2 of 2, 100 % |" in text
+    assert "| of the exported networks, equal to torch | 1 of 2, 50 % |" in text
     assert "| within 2e-03 in float32 | 0 of 1, 0 % |" in text
     assert "| a:small | symbol | 1e-16, 0e+00, 2e-15 * | 1e-16, 0e+00, 1e-01, 2e-01 | equal |" in text
     assert "| b:late | fixed |  |  | TimeoutError: late |" in text

@@ -1,4 +1,6 @@
-"""The documents: every block of Python runs as it stands, and the reference is complete.  Links: test_references.py."""
+"""The documents: every block of Python runs as it stands and trains without findings of the linter; the reference is
+complete.  Links: test_references.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from docs import make_api
+from tests.support.linting import lint_every_fit
 from wholestep.compiler import devices
 from wholestep.interop.onnx.read import table as onnx
 from wholestep.interop.torch.aten import table as aten
@@ -35,12 +38,14 @@ def test_the_code_of_a_document_runs(
     monkeypatch.setattr(devices, "BACKENDS", dict(devices.BACKENDS))  # what a guide registers ends with it
     monkeypatch.setattr(devices, "FAMILIES", dict(devices.FAMILIES))
     monkeypatch.setattr(aten, "OWN", dict(aten.OWN))
+    findings = lint_every_fit(monkeypatch)
     found = blocks(ROOT / document)
     assert found, f"{document} has no ```python block"
     program = ModuleType("document")
     monkeypatch.setitem(sys.modules, "document", program)  # dataclasses look their module up
     for block in found:
         exec(compile(block, str(ROOT / document), "exec", dont_inherit=True), vars(program))
+    assert findings == []
     for operator, row in [*onnx.ROWS.items()]:
         if row.function.__module__ == "document":
             del onnx.ROWS[operator]

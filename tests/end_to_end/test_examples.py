@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,8 @@ from examples import (
     tabular_regression,
     timeseries_lstm,
 )
+from tests.support.linting import lint_every_fit
+from tests.support.mnist import digits_as_mnist
 
 STEPS = 20
 # (loss, relative; weights, relative to the largest weight of their tensor)
@@ -32,6 +32,15 @@ TOLERANCE = {"float32": (1e-5, 1e-4), "float64": (1e-11, 1e-10)}
 Weights = dict[str, torch.Tensor]
 
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCE)
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every run of an example is without findings of the linter."""
+    findings = lint_every_fit(monkeypatch)
+    yield
+    repeated = {"WS402", "WS403"}  # the text of a test is one line, many times
+    assert {finding.code for finding in findings} <= repeated, findings
 
 
 def twin_of(session: ws.Session, names: Iterable[str]) -> Weights:
@@ -155,21 +164,6 @@ def test_the_policy_finds_the_shortest_way(capsys: pytest.CaptureFixture[str]) -
 
 
 # -- with ws.fit: small, and better than guessing ------------------------------------------------------------------
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    """An array of bytes as MNIST stores it."""
-    head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    path.write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))
-
-
-def digits_as_mnist(folder: Path, train: int = 1500) -> None:
-    """The digits that ship with the package, enlarged to 28 x 28, in the four files of MNIST."""
-    x, y = ws.datasets.digits()
-    images = np.pad(x.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2) * 255, ((0, 0), (2, 2), (2, 2)))
-    for part, rows in (("train", slice(train)), ("t10k", slice(train, None))):
-        write_idx(folder / f"{part}-images-idx3-ubyte.gz", images[rows])
-        write_idx(folder / f"{part}-labels-idx1-ubyte.gz", y[rows])
 
 
 def test_mnist_mlp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

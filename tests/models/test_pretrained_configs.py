@@ -88,7 +88,7 @@ def test_every_setting_of_any_value_is_read_or_refused_by_name(tmp_path: Path, k
         ),
         (
             {**LLAMA, "rope_parameters": None, "rope_scaling": "linear"},
-            "'rope_scaling'must be a JSON object; received",
+            "'rope_scaling' must be a JSON object; received",
         ),
         ({**LLAMA, "rope_parameters": {"rope_type": "llama3"}}, "does not set 'low_freq_factor'"),
         ({**BERT, "architectures": ["BertModel", "BertForMaskedLM"]}, "'architectures' must be a list of one name"),

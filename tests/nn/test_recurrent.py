@@ -150,3 +150,60 @@ def test_a_layer_called_on_an_array_gives_its_states_as_forward_does() -> None: 
     out, (hidden, cell) = ws.nn.LSTM(2, 4, num_layers=2)(x)
     assert (out.shape, hidden.shape, cell.shape) == ((6, 3, 4), (2, 3, 4), (2, 3, 4))
     np.testing.assert_array_equal(out[-1], hidden[-1])
+
+
+# -- rows of different lengths -------------------------------------------------------------------------------------
+
+LENGTHS = np.array([5, 1, 9, 4, 0], np.int32)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("by", ["lengths", "mask"])
+def test_rows_of_different_lengths_equal_torchs_packed_sequences(kind: str, by: str) -> None:
+    options: dict[str, Any] = {"num_layers": 2, "bidirectional": True, "batch_first": True}
+    ours = getattr(ws.nn, kind)(INPUTS, HIDDEN, **options, dtype="float64")
+    theirs = getattr(torch.nn, kind)(INPUTS, HIDDEN, **options, dtype=torch.float64)
+    g = ws.Graph()
+    x = g.input("x", ("batch", 9, INPUTS), "float64")
+    if by == "lengths":
+        out, last = ours(x, lengths=g.input("lengths", ("batch",), "int32"))
+        given = {"lengths": LENGTHS}
+    else:
+        out, last = ours(x, mask=g.input("mask", ("batch", 9), "bool"))
+        given = {"mask": np.arange(9) < LENGTHS[:, None]}
+    ends = last if isinstance(last, tuple) else (last,)
+    loss = loss_of(out, ends)
+    grads = {f"{name}.grad": d for name, d in ws.gradients(loss, ours).items()}
+    g.set_outputs({"loss": loss, "out": out, **{f"end{i}": e for i, e in enumerate(ends)}, **grads})
+    session = ws.build_inference_session(g, capacity={"batch": 5}, device="reference")
+    for name, value in theirs.state_dict().items():
+        session.set(name, value.numpy())
+    data = np.random.default_rng(1).normal(size=(5, 9, INPUTS))
+    session.step(x=data, **given)
+    some = LENGTHS > 0  # torch refuses rows of no steps
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        torch.tensor(data[some]), torch.tensor(LENGTHS[some]), batch_first=True, enforce_sorted=False
+    )
+    want, last = theirs(packed)
+    ends = last if isinstance(last, tuple) else (last,)
+    want, _ = torch.nn.utils.rnn.pad_packed_sequence(want, batch_first=True, total_length=9)
+    loss_of(want, ends).backward()
+    np.testing.assert_allclose(session.get("out")[some], want.detach().numpy(), atol=1e-12)
+    assert not session.get("out")[~some].any()
+    for i, end in enumerate(ends):
+        np.testing.assert_allclose(session.get(f"end{i}")[:, some], end.detach().numpy(), atol=1e-12)
+        assert not session.get(f"end{i}")[:, ~some].any()
+    for name, p in theirs.named_parameters():
+        np.testing.assert_allclose(session.get(f"{name}.grad"), p.grad.numpy(), rtol=1e-9, atol=1e-11, err_msg=name)
+
+
+def test_wrong_lengths() -> None:
+    g = ws.Graph()
+    x, lengths = g.input("x", ("time", "batch", 3)), g.input("lengths", ("batch",), "int32")
+    gru = ws.nn.GRU(3, 4)
+    with pytest.raises(ShapeError, match=r"GRU: lengths must be a tensor of shape \(batch,\)"):
+        gru(x, lengths=x)
+    with pytest.raises(ShapeError, match=r"GRU: mask must be a tensor of shape \(time, batch\)"):
+        gru(x, mask=lengths)
+    with pytest.raises(ShapeError, match="not given together"):
+        gru(x, lengths=lengths, mask=lengths)

@@ -22,7 +22,7 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.distribute.placement.placements import MeshAxis, Mixed, Sharded
 from wholestep.compiler.passes.distribute.placement.rules import placements_of
 from wholestep.compiler.passes.lower.scan import hoist_projections, merge_scans, sink_lookups
-from wholestep.compiler.passes.simplify.unroll import unroll_loops
+from wholestep.compiler.passes.simplify.inline import unroll_loops
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.model.kernel import Kind, Plan
 from wholestep.errors import GraphError, InputError, ShapeError, UsageError

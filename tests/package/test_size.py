@@ -77,3 +77,13 @@ def test_code_lines_are_those_that_run(size: Any, package: Path) -> None:
 def test_a_package_of_ours_is_measured(size: Any, capsys: pytest.CaptureFixture[str]) -> None:
     size.main([str(ROOT / "wholestep" / "steps")])
     assert "packages in import cycles" in capsys.readouterr().out
+
+
+def test_every_module_is_part_of_a_capability_and_every_row_names_one(size: Any) -> None:
+    modules = size.modules_of(ROOT / "wholestep").values()
+    assert [m.name for m in modules if m.capability == "(none)"] == [], "add it to CAPABILITIES of tools/size.py"
+    names = [m.path.relative_to(m.root).with_suffix("").as_posix() for m in modules]
+    entries = [entry for row in size.CAPABILITIES.values() for entry in row]
+    assert [e for e in entries if not any(n == e or n.startswith(f"{e}/") for n in names)] == [], (
+        "there is no such file"
+    )

@@ -155,15 +155,19 @@ class Tab:
 
     def drag(self, selector: str, *points: tuple[float, float]) -> None:
         """Press the mouse at the first point and release it at the last; points are fractions of an element's size."""
+        places = self._places(selector, *points)
+        kinds = ["mousePressed", *["mouseMoved"] * (len(places) - 1), "mouseReleased"]
+        for kind, place in zip(kinds, [*places, places[-1]], strict=True):
+            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+
+    def _places(self, selector: str, *points: tuple[float, float]) -> list[dict[str, float]]:
+        """Points of an element, which is scrolled into the window."""
         left, top, width, height = self.evaluate(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
             "e.scrollIntoView({block: 'center'});"
             "const r = e.getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; })()"
         )
-        places = [{"x": left + x * width, "y": top + y * height} for x, y in points]
-        kinds = ["mousePressed", *["mouseMoved"] * (len(places) - 1), "mouseReleased"]
-        for kind, place in zip(kinds, [*places, places[-1]], strict=True):
-            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+        return [{"x": left + x * width, "y": top + y * height} for x, y in points]
 
     def fill(self, selector: str, value: object) -> None:
         """Enter a value into a field."""
@@ -185,6 +189,13 @@ class Tab:
         root = self.call("DOM.getDocument")["root"]["nodeId"]
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(f) for f in files])
+
+    def drop(self, selector: str, *files: Path) -> None:
+        """Drag files or folders from outside of the browser onto an element, and release them there."""
+        data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
+        (place,) = self._places(selector, (0.5, 0.5))
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.call("Input.dispatchDragEvent", type=kind, data=data, **place)
 
     def downloaded(self, name: str, seconds: float = 30.0) -> Path:
         """A file that the page has saved, complete."""

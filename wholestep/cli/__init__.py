@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import wholestep
-from wholestep.cli import doctor, examine, exporting, launch, plans, running
+from wholestep.cli import doctor, examine, launch, plans, running
 from wholestep.cli.shared import warning_text
 
 app = typer.Typer(
@@ -22,10 +22,11 @@ app.command()(running.train)
 app.command(context_settings=launch.PASSED_ON)(launch.launch)
 app.command()(running.evaluate)
 app.command()(running.predict)
-app.command()(exporting.export)
+app.command()(running.export)
 app.command()(examine.lint)
 app.command()(examine.replay)
 app.command()(examine.compare)
+app.command()(examine.report)
 app.command()(examine.branch)
 app.command()(examine.trace)
 app.command()(examine.bench)

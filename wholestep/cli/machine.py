@@ -56,7 +56,7 @@ def _address_space() -> int | None:
 
 def _container() -> int | None:
     try:
-        return int(MEMORY_LIMIT.read_text())
+        return int(MEMORY_LIMIT.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # no such file, or "max"
         return None
 

@@ -1,8 +1,9 @@
-"""The commands `wholestep train`, `evaluate` and `predict`."""
+"""The commands `wholestep train`, `evaluate`, `predict` and `export`."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from wholestep.cli.config_file import name_run_settings_in_errors, read_config
 from wholestep.cli.launch import Hosts, Restarts, is_first, is_started_again, say, start
 from wholestep.cli.shared import Device, Memory, Precision, experiment_in, experiment_of, parse_settings, report_errors
 from wholestep.distributed.workers import Workers
-from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
+from wholestep.errors import CheckpointError, OptionError, TrainingInterrupted, UsageError
 from wholestep.options import read_launch
 
 if TYPE_CHECKING:
@@ -242,3 +243,40 @@ def predict(
     outputs = np.asarray(experiment.model.predict(rows, device=experiment.device))
     np.save(output, outputs, allow_pickle=False)
     print(f"{path}: {output} holds {' x '.join(map(str, outputs.shape))} numbers")
+
+
+@report_errors
+def export(
+    script: Annotated[Path, typer.Argument(help="A Python file whose build() returns a ws.Experiment.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to write; or a file, run.html: a page that trains.")],
+    to: Annotated[str, typer.Option(help="c: C source that needs one block of memory; wasm: a module.")] = "c",
+    target: Annotated[str | None, typer.Option(help="The instruction set, such as cpu/portable.")] = None,
+    image: Annotated[str | None, typer.Option(help="Of a page: inputs that are pixels, e.g. 28x28 or 3x32x32.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Of a page: the most rows to embed as an example.")] = None,
+    set: Annotated[list[str] | None, typer.Option("--set", help="e.g. batch_size=128 or a parameter of build.")] = None,
+) -> None:
+    """Write the training step of a script as a folder that trains, evaluates and predicts without Python; or a page."""
+    from wholestep.session.export.write import write_folder
+
+    is_page = folder.suffix == ".html"
+    _refuse_options(is_page, {"target": target} if is_page else {"image": image, "rows": rows})
+    experiment = experiment_of(script, parse_settings(set or []))
+    if is_page:
+        from wholestep.web.export import export_page
+
+        page = export_page(experiment, folder, image=image, rows=rows, script=script.name)
+        print(f"{page}: {page.stat().st_size:,} bytes; open it in a browser")
+        return
+    trainer, _ = experiment.trainer()
+    settings = {name: getattr(experiment, name) for name in ("epochs", "batch_size", "shuffle")}
+    write_folder(trainer.session._programs, folder, to, target, settings)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    print(f"{folder}: {len(files)} files, {sum(path.stat().st_size for path in files):,} bytes")
+
+
+def _refuse_options(is_page: bool, others: Mapping[str, object]) -> None:
+    """Raise OptionError for an option that the other form of export has."""
+    for name, value in others.items():
+        if value is not None:
+            why = "a page computes the bits of cpu/portable" if is_page else "only a page, run.html, has example rows"
+            raise OptionError(f"--{name} {value}: {why}. Leave the option out.")

@@ -42,10 +42,9 @@ from wholestep.compiler.passes.lower.scan import (
 from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 from wholestep.compiler.passes.simplify.fold import fold
-from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients, unroll_inner_loops
 from wholestep.compiler.passes.simplify.pad_sum_to_concat import concat_pad_sums
 from wholestep.compiler.passes.simplify.recognize_attention import recognize_attention
-from wholestep.compiler.passes.simplify.unroll import unroll_inner_loops
 from wholestep.compiler.plan.check.soundness import check
 from wholestep.compiler.plan.memory.peak_memory import Limit
 from wholestep.compiler.plan.model.input_bounds import index_bounds, least_sizes

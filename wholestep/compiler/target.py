@@ -57,7 +57,7 @@ def read_costs(path: Path) -> CostTable:
             f"there is no cost table {path}, which the compiler needs to plan for its target. Measure one "
             "(python -m benchmarks.calibrate) or use that of another target: costs=read_costs(...)."
         )
-    values = json.loads(path.read_text())
+    values = json.loads(path.read_text(encoding="utf-8"))
     return CostTable(**{**values, "weights": MappingProxyType(values["weights"])})
 
 
@@ -147,8 +147,8 @@ class Target:
         if not self.advice:
             return {}
         module, _, name = self.advice.partition(":")
-        found: Mapping[int, str] = getattr(importlib.import_module(module), name)(plan)
-        return found
+        reasons: Mapping[int, str] = getattr(importlib.import_module(module), name)(plan)
+        return reasons
 
     def __str__(self) -> str:
         return self.name

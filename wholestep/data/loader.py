@@ -6,14 +6,17 @@ import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 
+from wholestep.compiler.frontend.step import ROW_NUMBERS
 from wholestep.data.order import Poisson, RankRows, Rows, Sampler, Sequential, Shuffled, scatter_rows
+from wholestep.data.row_samplers import RowSampler
 from wholestep.data.sources import RowSource, Stream, as_source
-from wholestep.data.table import Array, Batch, Table
+from wholestep.data.table import INPUT, Array, Batch, Table, with_row_numbers
 from wholestep.data.transforms import Transform, TransformDraw
 from wholestep.errors import InputError, OptionError, UsageError, WholestepError
 
@@ -38,7 +41,8 @@ class DataLoader:
         shuffle: visit the rows in another order in every epoch.
         drop_last: leave out a last batch that is not full.  Of fewer rows than `batch_size` no batch is left, and
             `ws.fit` refuses such a loader.
-        sampler: another order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.
+        sampler: another order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.  `ws.data.Hard()` and others that read
+            the values of rows need `ws.fit`.
         transform: one or several changes to the inputs, e.g. `[ws.data.Flip(), ws.data.Crop(4)]`.
         seed: the seed of the order and of random transforms; `fit` keeps it and ignores its own seed here.
         prefetch: batches that a background thread computes in advance; results are the same.
@@ -79,6 +83,7 @@ class DataLoader:
         self._sought = False  # the position was set by `seek`, so the next loop begins there
         self._stream: Iterator[Batch] | None = None  # of an iterable: its batches from the current position on
         self._passed = 0  # rows of a stream that were yielded in this epoch
+        self.numbers_rows = False  # do batches have the number of each row, for augmentations?
         self.own: RankRows | None = None  # with several workers, the rows that this worker reads
         if isinstance(self.source, Stream) and (sampler is not None or drop_last):
             raise UsageError("DataLoader: an iterable decides its own order and batches; leave out sampler, drop_last.")
@@ -177,7 +182,9 @@ class DataLoader:
         An epoch has `len(loader)` batches of it.
         """
         plain = self._visits_every_row and not self.transforms
-        return self.source if plain and isinstance(self.source, Table) else None
+        if not plain or not isinstance(self.source, Table):
+            return None
+        return with_row_numbers(self.source) if self.numbers_rows else self.source
 
     def every_row(self) -> Table | None:
         """The data set if an epoch visits each row exactly once, without transforms."""
@@ -196,6 +203,8 @@ class DataLoader:
     @property
     def _rows_in_order(self) -> int:
         assert not isinstance(self.source, Stream)
+        if isinstance(self.sampler, RowSampler):
+            return self.sampler.count(len(self.source))
         return len(self.source) if self._visits_every_row else len(self._rows(self.epoch))
 
     def order(self, epoch: int) -> Rows:
@@ -233,18 +242,29 @@ class DataLoader:
     def _rows(self, epoch: int) -> Rows:
         assert not isinstance(self.source, Stream)
         order = self._order
+        if isinstance(self.sampler, RowSampler):  # its order changes at the end of an epoch, and it stores it itself
+            return self.sampler.rows(self.seed, epoch, len(self.source))
         if order is None or order[0] != epoch:
             order = self._order = epoch, self.sampler.rows(self.seed, epoch, len(self.source))
         return order[1]
 
     def _make(self, position: int, epoch: int) -> Batch:
-        source: Table | RowSource = self.source  # type: ignore[assignment]
         rows = self._rows_of_batch(position, epoch)
         if self.own is None:
-            return self.transformed(source.take(rows), rows, epoch)
+            return self.batch_of(rows, epoch)
         positions = self.own.of(len(rows))
         read = rows[positions] if len(positions) else rows[:1]  # a rank without rows still needs their shape
-        return scatter_rows(self.transformed(source.take(read), read, epoch), positions, len(rows))
+        return scatter_rows(self.batch_of(read, epoch), positions, len(rows))
+
+    def batch_of(self, rows: Rows, epoch: int) -> Batch:
+        """Some rows as a batch, after transforms, with the weights of the sampler."""
+        source: Table | RowSource = self.source  # type: ignore[assignment]
+        batch = self.transformed(source.take(rows), rows, epoch)
+        factors = self.sampler.weights(len(source)) if isinstance(self.sampler, RowSampler) else None
+        if factors is None:
+            return batch
+        own = factors[rows].astype(np.float32)
+        return replace(batch, weights=own if batch.weights is None else batch.weights * own)
 
     def _rows_of_batch(self, position: int, epoch: int) -> Rows:
         if not isinstance(self.sampler, Poisson):
@@ -260,9 +280,11 @@ class DataLoader:
 
     def transformed(self, batch: Batch, rows: Rows, epoch: int) -> Batch:
         """A batch after all transforms; `rows` are the row numbers of its examples, which key the random ones."""
-        if not self.transforms:
-            return batch
-        return Batch(self._apply(batch.inputs, rows, epoch), batch.targets, batch.weights)
+        inputs = self._apply(batch.inputs, rows, epoch) if self.transforms else batch.inputs
+        if self.numbers_rows:
+            named = inputs if isinstance(inputs, Mapping) else {INPUT: inputs}
+            inputs = {**named, ROW_NUMBERS: np.asarray(rows, np.int32)}
+        return batch if inputs is batch.inputs else Batch(inputs, batch.targets, batch.weights)
 
     def _apply(self, inputs: Any, rows: Rows, epoch: int) -> Any:
         if isinstance(inputs, Mapping):

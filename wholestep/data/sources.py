@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholestep.compiler.ir.masked_arrays import refuse_mask
+from wholestep.data.sequences.ragged import as_ragged
 from wholestep.data.table import TARGET, Array, Batch, Table, as_table, is_several_inputs, is_table_like
 from wholestep.data.tables.frame_data import as_framed
 from wholestep.errors import InputError, UsageError
@@ -101,6 +102,8 @@ def as_source(data: object, labels: object = None) -> Table | RowSource | Stream
     """The source of a loader: a table in memory, a data set read row by row, or a stream of batches."""
     if isinstance(data, RowSource):
         return data
+    if (ragged := as_ragged(data, labels)) is not None:
+        return ragged.table
     if labels is not None or is_table_like(data) or as_framed(data) is not None:
         return as_table(data, labels)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not (isinstance(data, list) and _batches(data)):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wholestep.data.sequences.ragged import Ragged, as_ragged
 from wholestep.data.sources import RowSource, as_source
 from wholestep.data.table import Table, as_table
 from wholestep.data.tables.column import Column
@@ -17,7 +18,7 @@ from wholestep.data.tables.frame_data import Framed, as_framed
 from wholestep.errors import InputError, OptionError, UsageError
 
 Rows = NDArray[np.int64]
-Data = Table | Framed | RowSource
+Data = Table | Framed | RowSource | Ragged
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ def _check_exclusive(what: str, shuffle: bool | None, stratify: Any, groups: Any
 
 
 def _as_rows(data: object) -> Data:
+    if (ragged := as_ragged(data)) is not None:
+        return ragged
     framed = as_framed(data)
     if framed is not None:
         return framed

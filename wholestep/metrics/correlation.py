@@ -11,7 +11,7 @@ import numpy as np
 from wholestep.metrics.array_functions import X, count, maximum
 from wholestep.metrics.base import Array, Metric, States
 from wholestep.metrics.means import check_numbers
-from wholestep.metrics.reading import ArrayKind, check_weight
+from wholestep.metrics.reading import ArrayKind, check_weight, merge_weighted_axes
 from wholestep.metrics.row_buffers import KeptRows, rows_to_store
 
 _TINY = 1e-300  # replaces a weight of 0 as divisor, so that the mean of nothing is 0
@@ -53,6 +53,7 @@ class R2(Metric):
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
+        weight, prediction, target = merge_weighted_axes(weight, prediction, target)
         t: Any = target.astype("float64")  # (N, ...)
         error: Any = prediction.astype("float64") - t
         if weight is None:
@@ -103,6 +104,7 @@ class Paired(Metric):
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
+        weight, prediction, target = merge_weighted_axes(weight, prediction, target)
         a, b = self.pair(prediction.astype("float64"), target.astype("float64"))  # (N, ...)
         w: Any = 1.0
         if weight is None:

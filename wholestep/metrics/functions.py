@@ -22,7 +22,7 @@ from wholestep.errors import OptionError, UsageError, WholestepError
 from wholestep.metrics.array_functions import X, row_count
 from wholestep.metrics.base import Array, Metric, Result, States
 from wholestep.metrics.means import Mean
-from wholestep.metrics.reading import ArrayKind, check_weight
+from wholestep.metrics.reading import ArrayKind, check_weight, merge_weighted_axes
 from wholestep.metrics.row_buffers import KeptRows, rows_to_store
 
 WEIGHT = "sample_weight"
@@ -30,7 +30,7 @@ WEIGHT = "sample_weight"
 
 @dataclass(eq=False)
 class OfFunction(Metric):
-    """A metric made from a function, under the name of the function."""
+    """A metric that calls a function, under the name of the function."""
 
     function: Callable[..., Any]
     better: bool | None = field(default=None, kw_only=True)
@@ -94,9 +94,10 @@ class Function(OfFunction, Mean):
                 f"the metric {self.name!r} gave {value.node.type}: expected one number, or a value for each row, whose "
                 f"first axis is that of the prediction, {prediction.node.type}. Reduce it: value.mean().",
             )
-        values, inside = value.astype("float64"), product(value.shape[1:])
         if weight is None or self.takes_weight:
-            return {"sum": values.sum(), "weight": row_count(value.shape, "float64")}
+            return {"sum": value.astype("float64").sum(), "weight": row_count(value.shape, "float64")}
+        weight, value = merge_weighted_axes(weight, value)
+        values, inside = value.astype("float64"), product(value.shape[1:])
         check_weight(self.name, ArrayKind.of(weight), value.shape[:1])
         w = weight.astype("float64")
         rows = values.sum(tuple(range(1, values.ndim))) if values.ndim > 1 else values

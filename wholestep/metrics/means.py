@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import product, shape_text
 from wholestep.errors import InputError, ShapeError
 from wholestep.metrics.array_functions import X, count, maximum, row_count
 from wholestep.metrics.base import Array, Metric, States
-from wholestep.metrics.reading import ArrayKind, check_weight
+from wholestep.metrics.reading import ArrayKind, check_weight, merge_weighted_axes
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -26,6 +26,15 @@ class Mean(Metric):
     def result(self, states: States) -> float:
         weight = float(states["weight"])
         return float(states["sum"]) / weight if weight > 0 else float("nan")
+
+
+def weighted_rows(metric: str, values: X, weight: X | None) -> dict[str, X]:
+    """The parts of a weighted mean of one value per row, (N,)."""
+    if weight is None:
+        return {"sum": values.sum(), "weight": count(values, values.shape, "float64")}
+    check_weight(metric, ArrayKind.of(weight), values.shape)
+    w: Any = weight.astype("float64")
+    return {"sum": (w * values).sum(), "weight": w.sum()}
 
 
 @dataclass(eq=False)
@@ -75,6 +84,7 @@ class OfErrors(Mean):
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
+        weight, prediction, target = merge_weighted_axes(weight, prediction, target)
         # Arrays are subtracted in float64; a step subtracts in its own dtype, as the loss does.
         wide: Any = prediction if isinstance(prediction, Tensor) else prediction.astype("float64")
         error = wide - target.astype(wide.dtype)

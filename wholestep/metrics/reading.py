@@ -14,7 +14,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import Shape, letter_of, shape_text
+from wholestep.compiler.ir.types import Shape, letter_of, product, shape_text
 from wholestep.errors import DTypeError, InputError, ShapeError
 from wholestep.losses.forms import Meaning, class_axis, shapes_match, without
 from wholestep.metrics.array_functions import X
@@ -126,10 +126,10 @@ class OfScores(Metric):
         if t.shape in (rows, (*rows, 1)):
             if not t.whole:
                 self._refuse_floats(t)
-            return Seen(PredictionForm.SCORES, _last(prediction, axis), _reshape(target, rows))
+            return Seen(PredictionForm.SCORES, last_axis(prediction, axis), _reshape(target, rows))
         if t.shape != p.shape:
             self._refuse(p, t)
-        return Seen(PredictionForm.ROWS, _last(prediction, axis), _last(target, axis))
+        return Seen(PredictionForm.ROWS, last_axis(prediction, axis), last_axis(target, axis))
 
     def _refuse(self, prediction: ArrayKind, target: ArrayKind) -> None:
         expected = ", ".join(f.value for f in (PredictionForm.SCORES, PredictionForm.CLASSES, PredictionForm.EACH))
@@ -179,7 +179,8 @@ def _reshape(x: X, shape: Shape) -> X:
     return x if x.shape == shape else x.reshape(shape)
 
 
-def _last(x: X, axis: int) -> X:
+def last_axis(x: X, axis: int) -> X:
+    """x with one axis moved to the end."""
     if axis == len(x.shape) - 1:
         return x
     order = (*(a for a in range(len(x.shape)) if a != axis), axis)
@@ -206,3 +207,11 @@ def check_weight(metric: str, weight: ArrayKind, rows: Shape) -> None:
             f"{metric}: weights have one number for each row, shape {shape_text(rows)}; received "
             f"{shape_text(weight.shape)}.",
         )
+
+
+def merge_weighted_axes(weight: X | None, *values: X) -> tuple[X | None, *tuple[X, ...]]:
+    """Weights of several axes, such as of the elements of packed rows, as one axis of rows, and the values likewise."""
+    axes = 0 if weight is None else len(weight.shape)
+    if weight is None or axes < 2 or any(v.shape[:axes] != weight.shape for v in values):
+        return (weight, *values)
+    return (_reshape(weight, (product(weight.shape),)), *(_reshape(v, (-1, *v.shape[axes:])) for v in values))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.functions.primitives import arange, gelu, tanh
+from wholestep.compiler.frontend.functions.primitives import gelu, tanh
 from wholestep.compiler.frontend.layers.composites import Switchable, attention
+from wholestep.compiler.frontend.layers.segments import pool_sequences, positions
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import boolean, shape_text
@@ -61,7 +62,7 @@ def bert(
 
 def sizes_of(
     model: str,
-    known: Mapping[str, tuple[int, int, int, int]],
+    named_sizes: Mapping[str, tuple[int, int, int, int]],
     size: str,
     layers: int | None,
     width: int | None,
@@ -69,9 +70,9 @@ def sizes_of(
     hidden: int | None,
 ) -> tuple[int, int, int, int]:
     """The sizes of a model (layers, width, heads, inner width): the given ones, else those of the published size."""
-    if size not in known:
-        fail(OptionError, f"{model}: the sizes are {', '.join(known)}; received {size!r}.")
-    usual = known[size]
+    if size not in named_sizes:
+        fail(OptionError, f"{model}: the sizes are {', '.join(named_sizes)}; received {size!r}.")
+    usual = named_sizes[size]
     inner = hidden or (usual[3] if width is None else 4 * width)
     return layers or usual[0], width or usual[1], heads or usual[2], inner
 
@@ -179,7 +180,7 @@ class BertEmbeddings(Module):
                 f"{shape_text(tokens.shape)}.",
             )
         kinds = self.token_type_embeddings.weight[0] if segments is None else self.token_type_embeddings(segments)
-        x = self.word_embeddings(tokens) + kinds + self.position_embeddings.weight[arange(time)]
+        x = self.word_embeddings(tokens) + kinds + self.position_embeddings.weight[positions(tokens)]
         out: Tensor = self.dropout(self.LayerNorm(x))
         return out
 
@@ -273,7 +274,7 @@ class Pooler(Module):
         self.dense = Linear(width, width, init=init.normal(std=0.02), dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        return tanh(self.dense(x[:, 0]))
+        return tanh(self.dense(pool_sequences(x, "first")))
 
 
 class TokenHead(Module):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.functions.primitives import arange, gelu
+from wholestep.compiler.frontend.functions.primitives import gelu
 from wholestep.compiler.frontend.layers.composites import Switchable, attention
+from wholestep.compiler.frontend.layers.segments import current_segments, positions
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError
@@ -85,10 +86,12 @@ class GPT2(LanguageModel):
         if isinstance(time, int) and time > self.context:
             fail(ShapeError, f"gpt2: {time} tokens are more than its context of {self.context}; cut the text.")
         if cache is not None:
-            positions = self.wpe.weight[cache.positions(time)]
+            places = self.wpe.weight[cache.positions(time)]
+        elif time == self.context and current_segments() is None:
+            places = self.wpe.weight
         else:
-            positions = self.wpe.weight if time == self.context else self.wpe.weight[arange(time)]
-        x = self.drop(self.wte(tokens) + positions)
+            places = self.wpe.weight[positions(tokens)]
+        x = self.drop(self.wte(tokens) + places)
         for block in self.h:
             x = block(x, cache)
         x = x if cache is None else x[:, -1]

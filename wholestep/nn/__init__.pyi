@@ -3,7 +3,7 @@
 from wholestep.nn.module.module import Module as Module
 from wholestep.nn.module.parameter import Parameter as Parameter, Buffer as Buffer
 from wholestep.nn.layers.containers import Sequential as Sequential, Residual as Residual
-from wholestep.nn.layers.ensemble import Ensemble as Ensemble
+from wholestep.nn.layers.containers import Ensemble as Ensemble
 from wholestep.nn.layers.activations import (
     Lambda as Lambda, ReLU as ReLU, LeakyReLU as LeakyReLU, ELU as ELU, GELU as GELU, SiLU as SiLU, Mish as Mish,
     Softplus as Softplus, Hardswish as Hardswish, SwiGLU as SwiGLU, Tanh as Tanh, Sigmoid as Sigmoid,
@@ -12,9 +12,10 @@ from wholestep.nn.layers.activations import (
 from wholestep.nn.module.trace import functional_call as functional_call
 from wholestep.nn.layers.containers import in_float32 as in_float32
 from wholestep.nn.module.regularizers import L1 as L1, L2 as L2, L1L2 as L1L2
+from wholestep.nn.layers.task_weights import GradNorm as GradNorm, UncertaintyWeights as UncertaintyWeights
 from wholestep.nn.layers.linear import (
-    Linear as Linear, Embedding as Embedding, Dropout as Dropout, Dropout1d as Dropout1d, Dropout2d as Dropout2d,
-    Dropout3d as Dropout3d, DropPath as DropPath, Flatten as Flatten,
+    CosineLinear as CosineLinear, Linear as Linear, Embedding as Embedding, Dropout as Dropout,
+    Dropout1d as Dropout1d, Dropout2d as Dropout2d, Dropout3d as Dropout3d, DropPath as DropPath, Flatten as Flatten,
 )
 from wholestep.nn.layers.convolution import (
     Conv1d as Conv1d, Conv2d as Conv2d, Conv3d as Conv3d, ConvTranspose1d as ConvTranspose1d,
@@ -26,6 +27,7 @@ from wholestep.nn.layers.pooling import (
     AdaptiveAvgPool2d as AdaptiveAvgPool2d, AdaptiveMaxPool1d as AdaptiveMaxPool1d,
     AdaptiveMaxPool2d as AdaptiveMaxPool2d, GlobalAvgPool1d as GlobalAvgPool1d, GlobalAvgPool2d as GlobalAvgPool2d,
     GlobalAvgPool3d as GlobalAvgPool3d, GlobalMaxPool1d as GlobalMaxPool1d, GlobalMaxPool2d as GlobalMaxPool2d,
+    SequencePool as SequencePool,
 )
 from wholestep.nn.layers.resize import (
     Upsample as Upsample, PixelShuffle as PixelShuffle, PixelUnshuffle as PixelUnshuffle, ZeroPad1d as ZeroPad1d,

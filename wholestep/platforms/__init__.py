@@ -7,6 +7,9 @@
     lock_file(descriptor)        exclusive until closed, or OSError if another process has it; unlock_file
     lock_folder(path)            the same for a folder: a descriptor to close
     is_own(status)               does a file belong to this user?
+    is_open_to_others(status)    can others write to it?
+    sync_folder(path)            wait until the entries of a folder are on the disk
+    ending_signals()             by which a user or the system ends a process
     lower_priority()             of the calling thread
     after_fork(function)         called in forked children
     load_code(path)              a shared object, loaded once per process
@@ -35,6 +38,9 @@ lock_file = system.lock_file
 unlock_file = system.unlock_file
 lock_folder = system.lock_folder
 is_own = system.is_own
+is_open_to_others = system.is_open_to_others
+sync_folder = system.sync_folder
+ending_signals = system.ending_signals
 lower_priority = system.lower_priority
 after_fork = system.after_fork
 load_code = system.load_code

@@ -11,12 +11,15 @@ from threading import get_native_id
 
 from wholestep.platforms.posix import (
     after_fork,
+    ending_signals,
+    is_open_to_others,
     is_own,
     load_code,
     lock_file,
     lock_folder,
     map_memory,
     physical_bytes,
+    sync_folder,
     unlock_file,
 )
 
@@ -24,6 +27,8 @@ __all__ = [
     "after_fork",
     "available_bytes",
     "cores",
+    "ending_signals",
+    "is_open_to_others",
     "is_own",
     "load_code",
     "lock_file",
@@ -33,6 +38,7 @@ __all__ = [
     "physical_bytes",
     "processor_features",
     "processor_name",
+    "sync_folder",
     "unlock_file",
 ]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import signal
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +44,23 @@ def lock_folder(path: str) -> int:
 
 def is_own(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid()
+
+
+def is_open_to_others(status: os.stat_result) -> bool:
+    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """SIGHUP: the terminal was closed."""
+    return signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 def after_fork(function: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import platform
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,22 @@ def lock_folder(path: str) -> int:
 def is_own(status: os.stat_result) -> bool:
     """Folders for temporary files are the user's own."""
     return True
+
+
+def is_open_to_others(status: os.stat_result) -> bool:
+    """The mode of a file has the same bits for everyone; who may write is in its access control list, which a folder
+    inherits from the user's own.
+    """
+    return False
+
+
+def sync_folder(path: Path) -> None:
+    """A folder cannot be opened; its entries are in the journal of the file system."""
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """SIGBREAK: Ctrl-Break, or the console was closed."""
+    return signal.SIGINT, signal.SIGTERM, signal.SIGBREAK  # type: ignore[attr-defined]
 
 
 def lower_priority() -> None:

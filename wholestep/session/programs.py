@@ -50,6 +50,7 @@ class Programs:
         self.counts: Counting = state  # `turn` is the counter of the session that steps; read in every step
         self.turns = SessionLock()  # the lock of threads that share the session
         self.held: dict[str, AnyArray] = {}  # inputs given by set_input
+        self.notes: tuple[str, ...] = ()  # lines of the report about the data of a run
         self.observer: Observer | None = None
         self.closed = False
         self.main: EntryPoint
@@ -72,12 +73,12 @@ class Programs:
                     self.scalars.declare(scalar_name(target, number), value)
 
     def need(self, what: str) -> Plans:
-        """The definition that entry points are compiled from; UsageError for a session made from a plan alone."""
+        """The definition that entry points are compiled from; UsageError for a session built from a plan alone."""
         if self.closed:
             refuse_closed()
         if self.compiled is None:
             raise UsageError(
-                f"this session was made from a plan alone and cannot compile {what}. Use ws.build_session(graph)."
+                f"this session was built from a plan alone and cannot compile {what}. Use ws.build_session(graph)."
             )
         return self.compiled
 

@@ -179,7 +179,7 @@ class Session:
 
         Args:
             to: "c": C source that needs nothing but one block of memory; "wasm": a WebAssembly module.
-            target: the instruction set of the C source, "cpu/avx2" or "cpu/portable"; None: that of the session.
+            target: the instruction set of the C source, such as "cpu/portable"; None: that of the session.
 
         Example: `session.export("step")`, then `cmake -S step -B build && cmake --build build`.
         """
@@ -230,7 +230,7 @@ class Session:
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """The parameters that a step reads; for a session made from a plan, which does not distinguish them, all
+        """The parameters that a step reads; for a session built from a plan, which does not distinguish them, all
         states.
         """
         return self._programs.parameter_names
@@ -320,6 +320,7 @@ class Session:
     # -- inspection -------------------------------------------------------------------------------------------------
 
     activation_stats = delegate("_inspect", Inspect.activation_stats)
+    tensors = delegate("_inspect", Inspect.tensors)
     first_nonfinite = delegate("_inspect", Inspect.first_nonfinite)
     set_observer = delegate("_inspect", Inspect.set_observer)
     span = delegate("_inspect", Inspect.span)

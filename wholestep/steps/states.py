@@ -51,15 +51,25 @@ def state_with_numbers(model: Module, seed: int | None = None, overwritten: Cont
     arrays, state = model.named_arrays(), state_of(model)
 
     def first(name: str) -> InitialValue | None:
-        owned = arrays[name]
-        if name in overwritten:
-            return None
-        network, own_name = _origin(owned, name, state, seed is not None)
-        return InitialValue(owned.init, owned.shape, owned.dtype, seed_or_default(seed), own_name, network)
+        return None if name in overwritten else _initial_value(arrays[name], name, state, seed)
 
     by_columns = {name for name, owned in arrays.items() if owned.by_columns}
     state.add({name: owned.type for name, owned in arrays.items()}, first, arrays, by_columns=by_columns)
     return state
+
+
+def _initial_value(owned: Parameter, name: str, state: State, seed: int | None) -> InitialValue:
+    network, own_name = _origin(owned, name, state, seed is not None)
+    return InitialValue(owned.init, owned.shape, owned.dtype, seed_or_default(seed), own_name, network)
+
+
+def preview_numbers(model: Module, seed: int | None = None) -> dict[str, AnyArray]:
+    """The values of all parameters and buffers, or those that a run with this seed will begin with; changes nothing."""
+    state = state_of(model)
+    return {
+        name: _initial_value(owned, name, state, seed).array() if owned.slot is None else state.get(name)
+        for name, owned in model.named_arrays().items()
+    }
 
 
 def _origin(owned: Parameter, name: str, state: State, seeded: bool) -> tuple[int, str]:

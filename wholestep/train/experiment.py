@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.checkpoint import ModelCheckpoint
-from wholestep.callbacks.deadline import TICKS, Deadline, as_seconds
+from wholestep.callbacks.deadline import Deadline, as_seconds
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
+from wholestep.data.order import Sampler
+from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
-from wholestep.data.table import Table
+from wholestep.data.table import Table, with_row_numbers
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.nn.layers.table_encoding import encoding_metadata
 from wholestep.nn.module.freezing import refuse_all_frozen
@@ -27,6 +32,7 @@ from wholestep.nn.module.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, read_launch
 from wholestep.privacy.settings import Privacy
+from wholestep.schedules.base import Schedule
 from wholestep.schedules.run_length import Planned
 from wholestep.session import Session, build_session
 from wholestep.session.building.arguments import need_workers, shared_arguments
@@ -46,13 +52,14 @@ from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import optimizer_of, resolve_schedule
 from wholestep.train.lint.lint import log_findings
 from wholestep.train.lint.rules import LintedRun
-from wholestep.train.private_run import private_run
+from wholestep.train.row_sampling import private_run, sampled_run
 from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
 from wholestep.train.worker_sync import as_launched, begin_together, locked_folders
 
 if TYPE_CHECKING:
+    from wholestep.data.augment import Augmentations
     from wholestep.data.tables.encoder import Encoder
     from wholestep.distributed.workers import Workers
 
@@ -80,7 +87,7 @@ class Experiment:
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`; or `ws.data.Holdout`: by class, or whole groups.
         validate_every: epochs between two validations; the last epoch always has one.
-        validate_every_steps: also validate inside an epoch, after every so many of its steps: `history.validations`.
+        validate_every_steps: also validate within an epoch, each time after this many steps: `history.validations`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
             The parts of a loss (of each output; of a function that returns a dict) are added up and logged:
             `history["<part>_loss"]`.
@@ -96,6 +103,8 @@ class Experiment:
             without validation) after every epoch.
         metrics: names, objects or functions of predictions and targets, e.g. `["accuracy", my_function]`; or a dict of
             such lists by output.
+        augment: changes of the inputs in training steps, compiled into them and keyed by (seed, epoch, row): one or
+            several such as `[ws.data.RandomAffine(degrees=10), ws.data.MixUp(0.2)]`; or a dict of them by input.
         encoder: how the columns of a frame become numbers, fitted to the training rows and stored with the model, whose
             `predict` applies it. `ws.models.Tabular` has one by default.
         within: the time of the whole call, with compilation: seconds, or "60s", "5m", "1h".  It trains as many epochs
@@ -123,6 +132,12 @@ class Experiment:
         privacy: train with differential privacy: `ws.Privacy(epsilon=3, delta=1e-5, clip=1.0)`.  Gradients are clipped
             per row, noise is added, and batches are random draws of `batch_size` rows on average; the history has the
             `epsilon` spent.  Losses and metrics of the training data are not protected.
+        sampler: which rows an epoch visits, and in which order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.
+            `ws.data.Hard()`, `ws.data.Importance()` and `ws.data.SelfPaced()` read the losses or gradient norms of the
+            rows in the epochs before.
+        leave_out: rows of the training data without weight in the loss and the metrics: everything else is as in a run
+            with them (a batch norm still measures them).  `sweep={"leave_out": [[], [3, 17]]}` trains with and without
+            some rows, and `history.without([3, 17])` is the influence of these.
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
             "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
             a model that replaces them.
@@ -176,6 +191,7 @@ class Experiment:
     optimizer: Optimizer | str | None = None
     schedule: Any = None
     metrics: Any = ()
+    augment: Any = None
     encoder: Encoder | None = None
     epochs: int = 1
     within: float | str | None = None
@@ -198,6 +214,8 @@ class Experiment:
     loss_scale: LossScale | None = None
     memory: int | float | str | None = None
     shuffle: bool = True
+    sampler: Sampler | None = None
+    leave_out: Sequence[int] | None = None
     seed: int | None = None
     device: str = "cpu"
     threads: int | None = None
@@ -254,8 +272,12 @@ class Experiment:
         run, deadline = _with_deadline(run, began)
         trainer, loader = prepare_run(run, config)
         if deadline is not None:
-            deadline.watch(trainer)
-        return train_prepared(run, trainer, loader)
+            from wholestep.session.inspect.estimate import step_seconds  # imported here because few runs need it
+
+            session = trainer.session
+            deadline.watch(trainer, step_seconds(session.plan, session.target, session.threads))
+        with locked_and_resumed(run, trainer, loader):
+            return trainer.train(loader, run.epochs)
 
     def _stored_checkpoint(self) -> Checkpoint | None:
         """The checkpoint to resume from, if any."""
@@ -279,9 +301,11 @@ class Experiment:
         if isinstance(self.model, Step):
             session, names = build_step(self, self.model, loader, held)
             return self._trainer(session, loader, held, config_for(self._config, names)), loader
-        run = self
+        run, loader = sampled_run(self, loader)
         if self.privacy is not None:
-            run, loader = private_run(self, loader)
+            run, loader = private_run(run, loader)
+        if self.augment:
+            loader, held = _with_row_numbers(loader, held)
         session = run._over_module(self.model, loader, held)
         return run._trainer(session, loader, held, self._config), loader
 
@@ -303,6 +327,8 @@ class Experiment:
         session.reset_optimizer()  # states of an earlier run's optimizer are in the model's state
         if isinstance(loader.source, Table):
             described.check_classes(session, loader.source)
+        if isinstance(loader.source, PackedTable):
+            session._programs.notes = (loader.source.note,)
         if held is not None:
             described.check_held(held, session)
         return session
@@ -319,6 +345,7 @@ class Experiment:
             self,
             schedule=resolve_schedule(self.schedule, self.epochs, updates, modes_of(as_measures(self.metrics))),
             metrics=with_room(self.metrics, rows_to_measure(loader, held)),
+            augment=_augmentations(self),
             batch_size=batch_capacity(loader, described.batch.rows, exact=self.per_micro_batch),
             per_row=_row_values(self.per_row, loader),
             gradient_norm=self.gradient_norm or self.clip_norm is not None,
@@ -354,14 +381,15 @@ def prepare_run(run: Experiment, config: Mapping[str, Any] | None = None) -> tup
     return trainer, loader
 
 
-def train_prepared(run: Experiment, trainer: Trainer, loader: DataLoader) -> TrainHistory:
-    """Train a prepared run, from its checkpoint if it resumes."""
+@contextmanager
+def locked_and_resumed(run: Experiment, trainer: Trainer, loader: DataLoader) -> Iterator[None]:
+    """Hold the locks of a prepared run's folders, and restore its checkpoint if it resumes."""
     with locked_folders(trainer):
         stored = run._stored_checkpoint()
         if stored is not None:
             trainer.resume(stored, loader, exact=run.exact)
         begin_together(trainer, loader)
-        return trainer.train(loader, run.epochs)
+        yield
 
 
 def _with_deadline(run: Experiment, began: float) -> tuple[Experiment, Deadline | None]:
@@ -378,8 +406,30 @@ def _with_deadline(run: Experiment, began: float) -> tuple[Experiment, Deadline 
             f"within= needs a schedule over the run, such as ws.schedules.cosine(lr); {type(schedule).__name__} counts "
             "steps or epochs, whose number is not known."
         )
-    deadline = Deadline(seconds, None if schedule is None else schedule.over(TICKS), began)
+    deadline = Deadline(seconds, None if schedule is None else partial(_schedule_over, run, schedule), began)
     return replace(run, epochs=MOST_EPOCHS, schedule=None, callbacks=[*CallbackList(run.callbacks), deadline]), deadline
+
+
+def _schedule_over(run: Experiment, schedule: Planned, steps: int) -> Schedule:
+    """The schedule of a run of so many steps, and at least one after the warm-up."""
+    rate = getattr(run.optimizer, "lr", None)
+    planned = schedule.over(max(steps, schedule.warmup + 1))
+    return planned if rate is None else planned.bound(float(rate))
+
+
+def _with_row_numbers(loader: DataLoader, held: Table | None) -> tuple[DataLoader, Table | None]:
+    """The data with the number of each row, which augmentations are keyed by; validation does not use it."""
+    numbered = copy(loader)
+    numbered.numbers_rows = True
+    return numbered, None if held is None else with_row_numbers(held)
+
+
+def _augmentations(run: Experiment) -> Augmentations | None:
+    if not run.augment:
+        return None
+    from wholestep.data.augment import Augmentations  # imported here because few runs augment
+
+    return Augmentations.of(run.augment, run.data_seed)
 
 
 def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:
@@ -389,6 +439,8 @@ def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:
         return wanted
     if isinstance(loader.source, Stream):
         raise UsageError("per_row= needs data whose rows have numbers: arrays, frames, or a data set with len().")
+    if isinstance(loader.source, PackedTable):
+        raise UsageError("per_row= is about rows, and a row of packed sequences has several. Leave it out.")
     return replace(wanted, capacity=loader.rows)
 
 

@@ -13,12 +13,13 @@ import numpy as np
 from wholestep.callbacks.list import CallbackList
 from wholestep.data.loader import DataLoader
 from wholestep.data.order import Sequential, Shuffled
+from wholestep.data.row_samplers import Importance
 from wholestep.data.sources import Stream
 from wholestep.data.table import Table, as_table
 from wholestep.errors import InputError, OptionError, UsageError
 from wholestep.nn.module.module import Module
 from wholestep.train.data.frames import encode_data
-from wholestep.train.data.loaders import concat_tables, prepare_data
+from wholestep.train.data.loaders import concat_tables, masked_rows, prepare_data, with_weights
 
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
@@ -49,7 +50,11 @@ def limited_data(run: Experiment) -> tuple[DataLoader, Table | None]:
     data, validation = run.data, run.validation
     if isinstance(run.model, Module):
         data, validation = encode_data(run.model, data, validation, run.encoder, run.loss, run.shuffle, run.data_seed)
-    loader, held = prepare_data(data, validation, run.batch_size, run.shuffle, run.data_seed)
+    loader, held = prepare_data(data, validation, run.batch_size, run.shuffle, run.data_seed, run.sampler)
+    if run.leave_out is not None:  # [] too, so that runs with and without rows have one plan
+        loader = masked_rows(loader, run.leave_out)
+    if held is not None and (run.leave_out is not None or isinstance(loader.sampler, Importance)):
+        held = with_weights(held)
     if run.drop_last and not loader.drop_last:
         loader = without_rest(loader)
     if run.overfit_batches is not None:

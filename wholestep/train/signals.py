@@ -10,21 +10,20 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
+from wholestep import platforms
 from wholestep.callbacks.run import Run
 from wholestep.errors import TrainingInterrupted
 
 log = logging.getLogger("wholestep")
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
-
 
 def is_ignored(number: signal.Signals) -> bool:
     """Is it SIGHUP in a process that was started with nohup?  A closed terminal then does not end it."""
-    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+    return number not in (signal.SIGINT, signal.SIGTERM) and signal.getsignal(number) == signal.SIG_IGN
 
 
 class Receiver(Protocol):
-    """What a signal asks to stop: a run, or several."""
+    """The target of a signal: one run, or several."""
 
     def receive(self, signal: int, name: str) -> None:
         """Finish the current steps, save, and end."""
@@ -60,7 +59,7 @@ def handle_signals(run: Receiver) -> Iterator[None]:
             "%s: the current steps are finished and saved; a second one ends at once", signal.Signals(number).name
         )
 
-    before = {each: signal.signal(each, ask_to_stop) for each in SIGNALS if not is_ignored(each)}
+    before = {each: signal.signal(each, ask_to_stop) for each in platforms.ending_signals() if not is_ignored(each)}
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ this file counts updates and joins batches, for all kinds of data.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from wholestep.compiler.backend import StepRange
 from wholestep.data.loader import DataLoader
+from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
 from wholestep.data.table import Batch, Table
 from wholestep.errors import InputError, ShapeError, UsageError
@@ -82,8 +84,20 @@ class StepSource:
             return iter(())
         table = arrays_of(loader)
         if table is None or not isinstance(loader, DataLoader):
-            return self._single(loader, epoch, start)
-        return self._in_memory(loader, table, epoch, start, every, pause)
+            return self._count_targets(loader, epoch, self._single(loader, epoch, start))
+        return self._count_targets(loader, epoch, self._in_memory(loader, table, epoch, start, every, pause))
+
+    def _count_targets(self, loader: Loader, epoch: int, parts: Iterator[StepRange]) -> Iterator[StepRange]:
+        """The same updates; those of packed rows with their numbers of targets, over which the epoch's loss is a mean.
+
+        A row of packed sequences has as many targets as sequences or elements that are no padding.
+        """
+        if not isinstance(loader, DataLoader) or not isinstance(loader.source, PackedTable):
+            return parts
+        assert loader.source.weights is not None, "packed rows with targets have weights"
+        counts = (loader.source.weights > 0).sum(axis=1)[loader.order(epoch)]
+        of_update = np.add.reduceat(counts, np.arange(0, len(counts), self.rows_of_update(loader)))
+        return (replace(part, rows=of_update[part.first : part.end]) for part in parts)
 
     def _in_memory(
         self, loader: DataLoader, table: Table, epoch: int, start: int, every: int | None, pause: int | None

@@ -16,6 +16,7 @@ from wholestep.callbacks.base import Callback
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import EpochStats, Position, Run, StepMetrics, Value, advance
 from wholestep.data.loader import DataLoader
+from wholestep.data.row_samplers import RowSampler
 from wholestep.data.table import Table
 from wholestep.errors import InputError, NonFiniteError, OptionError, UsageError
 from wholestep.lazy import interop
@@ -94,6 +95,7 @@ class Trainer:
         """
         check_epochs(epochs)
         need_batches(loader)
+        self._need_row_values(loader)
         loader = _with_own_position(loader)
         steps = self.feed.count(loader)
         begin = self._resumed or Position(first, start)
@@ -147,6 +149,14 @@ class Trainer:
                 self.session.have_whole_weights()
                 end_together(run)
         return self.history
+
+    def _need_row_values(self, loader: Loader) -> None:
+        sampler = loader.sampler if isinstance(loader, DataLoader) else None
+        if isinstance(sampler, RowSampler) and not self.feed.step_options.per_row.capacity:
+            raise UsageError(
+                f"{type(sampler).__name__} reads the {sampler.by} of rows, which this session does not store: train "
+                "with ws.fit(model, loader), or sampler= of ws.fit."
+            )
 
     def _need_pauses(self, steps: int | None) -> None:
         pause = self.config.validate_every_steps

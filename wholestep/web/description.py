@@ -13,6 +13,9 @@ from wholestep.compiler.ir.types import letter_of
 from wholestep.data.table import TARGET, Table
 from wholestep.data.tables.encoding import Encoding
 from wholestep.errors import OptionError
+from wholestep.schedules.bind import scalar_name
+from wholestep.schedules.run_length import Planned
+from wholestep.steps.options import RATE
 from wholestep.train.data.frames import ANSWERS
 
 Array = np.ndarray[Any, Any]
@@ -79,6 +82,25 @@ def rows_within(table: Table, limit: int) -> int:
     return max(1, min(len(table), limit // max(row, 1)))
 
 
+def rate_of(manifest: Manifest) -> str | None:
+    """The runtime scalar that a user knows as the learning rate: the optimizer's, or that of its schedule."""
+    names = [scalar["name"] for scalar in manifest["scalars"]]
+    scheduled = [name for name in names if name.startswith(scalar_name(RATE, "")) and name.endswith(".lr")]
+    return RATE if RATE in names else scheduled[0] if len(scheduled) == 1 else None
+
+
+def run_lengths(schedule: Any, manifest: Manifest) -> dict[str, int]:
+    """The runtime scalars that are the length of a schedule over the whole run, with the updates of its warm-up."""
+    planned = schedule if isinstance(schedule, Mapping) else {RATE: schedule}
+    used = [scalar["name"] for scalar in manifest["scalars"]]
+    lengths = {
+        scalar_name(target, f"after.{one.length}" if one.warmup else one.length): one.warmup
+        for target, one in planned.items()
+        if isinstance(one, Planned)
+    }
+    return {name: warmup for name, warmup in lengths.items() if name in used}
+
+
 def facts(manifest: Manifest, inputs: Mapping[str, Array], loss: Any, optimizer: Any) -> list[str]:
     """A few words about the model, shown below the title."""
     parameters = sum(int(np.prod(s["shape"])) for s in manifest["states"] if s["parameter"])
@@ -87,11 +109,15 @@ def facts(manifest: Manifest, inputs: Mapping[str, Array], loss: Any, optimizer:
     name = loss if isinstance(loss, str) else getattr(loss, "kind", getattr(loss, "__name__", "its own loss"))
     return [
         f"{parameters:,} parameters",
-        f"{shown} inputs, {' × '.join(map(str, outputs)) or 1} outputs",
+        f"{_with_plural(shown, 'input')}, {_with_plural(' × '.join(map(str, outputs)) or '1', 'output')}",
         str(name).replace("_", " "),
         type(optimizer).__name__,
         f"{manifest['bytes'] / 1024:,.0f} KiB of memory for a step",
     ]
+
+
+def _with_plural(sizes: str, noun: str) -> str:
+    return f"{sizes} {noun}" if sizes == "1" else f"{sizes} {noun}s"
 
 
 def python_text(script: str, name: str, epochs: int) -> str:

@@ -9,7 +9,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import Dim, Extent
-from wholestep.compiler.passes.simplify.unroll import unroll_inner_loops, unroll_loops
+from wholestep.compiler.passes.simplify.inline import unroll_inner_loops, unroll_loops
 from wholestep.errors import GraphError
 
 

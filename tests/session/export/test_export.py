@@ -191,24 +191,6 @@ def test_micro_batches_and_skipped_updates(tmp_path: Path, target: str, options:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("target", ["cpu/portable", "cpu/avx2"])
-def test_lenet(tmp_path: Path, target: str) -> None:
-    rng = np.random.default_rng(1)
-    data = {"x": rng.random((50, 1, 28, 28), np.float32), "labels": rng.integers(0, 10, 50).astype(np.int32)}
-    shape = {"inputs": ws.Spec(("batch", 1, 28, 28)), "targets": ws.Spec(("batch",), "int32")}
-    options = {**shape, "loss": "cross_entropy", "optimizer": "adam", "metrics": ["accuracy"], "batch_size": 16}
-    session = ws.build_session(ws.models.LeNet5(), **options, device=target, threads=1)
-    session.export(tmp_path)
-    step = CStep(tmp_path, target)
-    step.load((tmp_path / "weights.safetensors").read_bytes())
-    step.bind(data)
-    np.testing.assert_array_equal(step.run(50, epochs=2, batch=16), session.run(data, epochs=2))
-    assert_equal_states(step.save(), session)
-    assert step.call("evaluate", 50) == 0
-    assert step.call("loss") == session.evaluate_all(data)["loss"]
-
-
-@pytest.mark.long
 def test_cmake_and_valgrind(tmp_path: Path) -> None:
     session, data = network_session(), rows()
     session.export(tmp_path)

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import wholestep as ws
 from wholestep.train.checkpoint.identity import identity_of
-from wholestep.train.checkpoint.single_file import IDENTITY, RUN
+from wholestep.train.checkpoint.read import IDENTITY, RUN
 
 X = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int32)

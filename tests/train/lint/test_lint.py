@@ -181,6 +181,38 @@ def test_the_command_prints_findings_and_exits_with_1(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["lint", str(script), "--set", "rate=0.5", "--silence", "WS302"]).exit_code == 0
 
 
-def test_the_example_with_an_experiment_is_clean() -> None:
-    script = Path(__file__).parents[3] / "examples" / "digits.py"
-    assert CliRunner().invoke(app, ["lint", str(script)]).stdout == "no findings\n"
+def test_validation_on_the_training_rows_is_wanted_by_overfit_batches() -> None:
+    run = classes(validation=(X[:5], CLASS[:5]))
+    assert "WS402" in ws.lint(**run).codes
+    assert "WS402" not in ws.lint(**run, overfit_batches=1).codes
+
+
+def test_categories_agree_by_chance() -> None:
+    categories = rng.integers(0, 3, (60, 8)).astype("f4")
+    categories[30:] = categories[:30]
+    assert "WS403" not in ws.lint(**classes(data=(categories, CLASS))).codes
+
+
+def test_a_private_run_may_have_a_large_rate() -> None:
+    run = classes(optimizer=ws.SGD(lr=1.0), batch_size=16)
+    assert "WS302" in ws.lint(**run).codes
+    assert "WS302" not in ws.lint(**run, privacy=ws.Privacy(noise=1.0, delta=1e-3, clip=1.0)).codes
+
+
+def test_settings_that_a_run_refuses_are_a_finding() -> None:
+    (finding,) = ws.lint(**classes(schedule=ws.schedules.cosine(warmup=100)))
+    assert finding.code == REFUSED
+    assert "a warm-up of 100 steps leaves nothing of a run of 2 steps" in finding.text
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_linting_does_not_change_the_run(seed: int | None) -> None:
+    ws.manual_seed(0)
+    plain, linted = mlp(), mlp()
+    settings = {"data": (X, CLASS), "loss": "cross_entropy", "seed": seed}
+    quiet = {"device": "reference", "progress": False}
+    expected = ws.fit(plain, **settings, **quiet)["loss"]
+    ws.manual_seed(0)
+    assert len(ws.lint(linted, **settings)) == 0
+    assert ws.fit(linted, **settings, **quiet)["loss"] == expected
+    assert str(ws.lint(linted, **settings)) == "no findings"  # with weights

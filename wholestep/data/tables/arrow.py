@@ -89,6 +89,35 @@ def columns_of(data: Any) -> dict[str, Column]:
                 schema.release(ctypes.byref(schema))
 
 
+def lists_of(data: Any) -> tuple[Array, Array] | None:
+    """A column of lists of numbers as flat values and offsets; None if the data is anything else."""
+    with _stream_in(data.__arrow_c_stream__()) as stream:
+        schema = _Schema()
+        _check_code(stream, stream.get_schema(ctypes.byref(stream), ctypes.byref(schema)))
+        try:
+            width = {b"+l": "i4", b"+L": "i8"}.get(schema.format)
+            if width is None:
+                return None
+            field = schema.children[0].contents
+            parts = [_list_part(field, chunk, width) for chunk in _chunks(stream)]
+        finally:
+            if schema.release:
+                schema.release(ctypes.byref(schema))
+    lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for _, lengths in parts)])
+    return np.concatenate([values for values, _ in parts] or [np.zeros(0, np.int32)]), np.cumsum(lengths)
+
+
+def _list_part(field: _Schema, chunk: _Array, width: str) -> tuple[Array, Array]:
+    """The values of the lists of a chunk, and the length of each."""
+    part = _Part(chunk, int(chunk.offset), int(chunk.length))
+    ends = part.buffer(1, width, part.rows + 1, part.start).astype(np.int64)
+    first, count = int(ends[0]), int(ends[-1] - ends[0])
+    child = _column("values", field, chunk.children[0].contents, first, count)
+    if part.missing.any() or child.missing.any():
+        raise InputError("a column of lists has missing lists or values; drop them, or fill them in.")
+    return child.values, np.diff(ends)
+
+
 @contextmanager
 def _stream_in(capsule: object) -> Iterator[_Stream]:
     """The stream that a PyCapsule holds; the capsule releases it when it is collected."""

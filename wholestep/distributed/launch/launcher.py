@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from wholestep.distributed.launch.rank_processes import (
     start_rank,
 )
 from wholestep.distributed.launch.rendezvous import Rendezvous
+from wholestep.errors import UsageError
 from wholestep.options import launch_variables, local_variables, rank_variables
 
 GRACE = 5.0  # seconds that the other ranks have to end by themselves after one has failed
@@ -53,6 +55,11 @@ def parse_hosts(text: str | None) -> tuple[str, ...]:
 
 def run_job(job: Job, say: Callable[[str], None]) -> int:
     """Run a job to its end, with restarts if a rank is lost; returns the exit code.  `say` reports events."""
+    if sys.platform != "linux":
+        raise UsageError(
+            f"ranks that are processes need Linux, and this is {sys.platform}. Train in one process: shards=4 there "
+            "computes the bits of four workers."
+        )
     since = time.time()
     for attempt in range(job.restarts + 1):
         threads = job.threads or max(1, default_threads() // job.per_host)

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals forwarded to every rank
+from wholestep import platforms
+
+FORWARDED = platforms.ending_signals()  # signals forwarded to every rank
 FINISHED = (0, *(128 + number for number in FORWARDED))  # exit codes of success; after a signal a rank saves and ends
 STEP_BYTES = 8  # size of the step number in a rank's notes, which its parent reads after its end; a text may follow
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl

@@ -163,7 +163,7 @@ def _supervise(program: RankProgram, count: int) -> None:
         ) from error
     failed = Path(program.logs) / FAILED
     if failed.exists():
-        raise WorkerError(f"the run failed on Ray's workers: {failed.read_text()}")
+        raise WorkerError(f"the run failed on Ray's workers: {failed.read_text(encoding='utf-8')}")
     code = int((result.metrics or {}).get("code", 0))
     if code:  # a signal ended the ranks, after they had saved
         raise TrainingInterrupted(code)

@@ -102,7 +102,7 @@ def run_rank(config: Mapping[str, RankProgram]) -> None:
             log.write(f"wholestep: {how}\n".encode())
     last = "\n".join(path.read_text(errors="replace").splitlines()[-LAST_LINES:])
     if rank_exit.code not in (*FINISHED, LOST) and not rank_exit.is_lost:  # the script has an error
-        failed.write_text(f"{how}. Its last output:\n{last}")
+        failed.write_text(f"{how}. Its last output:\n{last}", encoding="utf-8")
     elif rank_exit.code not in FINISHED and not failed.exists():
         raise RuntimeError(f"{how}. Its last output:\n{last}")
     report({"code": rank_exit.code})

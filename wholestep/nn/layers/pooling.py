@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wholestep.compiler.frontend.layers import adaptive_pooling, pooling
+from wholestep.compiler.frontend.layers.segments import POOLS, pool_sequences
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError
 from wholestep.nn.module.function_module import FunctionModule
 from wholestep.nn.module.module import Module
 
@@ -38,7 +41,7 @@ class MaxPool1d(_Pool):
 
 
 class MaxPool2d(_Pool):
-    """The largest element of each window (`ws.max_pool2d`); windows lie side by side unless a stride is given.
+    """The largest element of each window (`ws.max_pool2d`); windows do not overlap unless a stride is given.
 
     Example: `ws.nn.MaxPool2d(2)`.
     """
@@ -164,3 +167,27 @@ class GlobalMaxPool1d(FunctionModule, function=adaptive_pooling.global_max_pool1
 
 class GlobalMaxPool2d(FunctionModule, function=adaptive_pooling.global_max_pool2d):
     """The largest element of each channel, (N, C, H, W) -> (N, C).  Example: `ws.nn.GlobalMaxPool2d()`."""
+
+
+# -- sequences ---------------------------------------------------------------------------------------------------
+
+
+class SequencePool(Module):
+    """One vector for each sequence: (batch, time, ...) -> (batch, ...), by "mean", "sum", "max", "first" or "last".
+
+    Packed rows, of `ws.data.Ragged`, hold several sequences: (batch, time, ...) -> (batch, sequences, ...), of which an
+    empty one gives 0.
+
+    Example: `ws.nn.SequencePool("mean")`.
+    """
+
+    def __init__(self, how: str = "mean") -> None:
+        if how not in POOLS:
+            fail(OptionError, f"SequencePool: how is one of {', '.join(map(repr, POOLS))}; received {how!r}.")
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pool_sequences(x, self.how)
+
+    def options(self) -> str:
+        return repr(self.how)

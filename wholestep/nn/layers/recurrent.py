@@ -6,11 +6,12 @@ A layer is one product for all steps (the inputs' part of the gates) and one loo
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.control.scan import scan
-from wholestep.compiler.frontend.functions.primitives import sigmoid, tanh
+from wholestep.compiler.frontend.functions.primitives import arange, sigmoid, tanh
 from wholestep.compiler.frontend.layers.composites import Switchable, dropout
 from wholestep.compiler.frontend.layers.convolution import conv2d
 from wholestep.compiler.frontend.layers.recurrent import (
@@ -21,12 +22,13 @@ from wholestep.compiler.frontend.layers.recurrent import (
     State,
     run_layers,
 )
+from wholestep.compiler.frontend.layers.segments import current_segments
 from wholestep.compiler.frontend.layers.window import Sizes, per_axis
-from wholestep.compiler.frontend.tensor import Tensor, as_tensor
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import Extent, shape_text
-from wholestep.errors import OptionError, ShapeError
+from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.nn.layers.linear import positive, regularize
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.parameter import parameter, weight
@@ -94,12 +96,20 @@ class Recurrent(Module):
         return [f"_l{layer}", f"_l{layer}_reverse"][: self.directions]
 
     # -- forward ---------------------------------------------------------------------------------------------------
-    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+    def forward(
+        self, x: Tensor, state: Any = None, lengths: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         """Compute all outputs, and the state after the last step.
+
+        Over packed rows (`ws.data.Ragged`) the state is reset where a sequence begins, and the state after the last
+        step must not be used: `ws.nn.SequencePool("last")` reads the outputs at the end of each sequence.
 
         Args:
             x: (time, batch, inputs), or (batch, time, inputs) with `batch_first`.
             state: (layers · directions, batch, hidden), of an LSTM the pair (h, c) of those; zeros unless given.
+            lengths: (batch,), how many steps of a row count, as in torch's packed sequences: the state is the one after
+                them, outputs behind them are 0, and a reverse direction begins at the last of them.
+            mask: the same for any steps: True where a step counts, (time, batch), or batch first.
 
         Returns:
             The outputs of the last layer, (time, batch, directions · hidden) or batch first, and a state like `state`,
@@ -108,8 +118,20 @@ class Recurrent(Module):
         self._check(x)
         steps = x.transpose(0, 1) if self.batch_first else x  # (time, batch, inputs)
         first = self._first(steps, state)
+        counts = self._counted_steps(steps, lengths, mask)
+        if current_segments() is not None and not (state is None and counts is None):
+            fail(
+                UsageError,
+                f"{type(self).__name__}: sequences in packed rows begin with a state of zeros and have their own "
+                "lengths; leave out state, lengths and mask.",
+            )
         steps, ends = run_layers(
-            self._run, steps, first, self.num_layers, self.directions, lambda outputs: dropout(outputs, self.dropout)
+            partial(self._run, counts),
+            steps,
+            first,
+            self.num_layers,
+            self.directions,
+            lambda outputs: dropout(outputs, self.dropout),
         )
         return (steps.transpose(0, 1) if self.batch_first else steps), (tuple(ends) if self.states > 1 else ends[0])
 
@@ -138,7 +160,26 @@ class Recurrent(Module):
                 )
         return tuple(parts)
 
-    def _run(self, number: int, inputs: Tensor, state: State, reverse: bool) -> tuple[State, Tensor]:
+    def _counted_steps(self, steps: Tensor, lengths: Tensor | None, mask: Tensor | None) -> Tensor | None:
+        """(time, batch, 1): True where a step counts; None if all do."""
+        time, batch = steps.shape[:2]
+        if lengths is None and mask is None:
+            return None
+        name, given = ("mask", mask) if lengths is None else ("lengths", lengths)
+        axes = (batch,) if lengths is not None else (batch, time) if self.batch_first else (time, batch)
+        if not isinstance(given, Tensor) or given.shape != axes or (lengths is not None and mask is not None):
+            fail(
+                ShapeError,
+                f"{type(self).__name__}: {name} must be a tensor of shape {shape_text(axes)}, and lengths and mask are "
+                f"not given together; received {given!r}.",
+            )
+        if lengths is not None:
+            return (arange(time).reshape((time, 1)) < lengths.reshape((1, batch))).reshape((time, batch, 1))
+        return ((given.T if self.batch_first else given) != 0).reshape((time, batch, 1))
+
+    def _run(
+        self, counts: Tensor | None, number: int, inputs: Tensor, state: State, reverse: bool
+    ) -> tuple[State, Tensor]:
         """Run one layer in one direction; return the state after the last step and all outputs."""
         suffix = self._suffixes(number // self.directions)[number % self.directions]
         w, u = getattr(self, "weight_ih" + suffix), getattr(self, "weight_hh" + suffix)
@@ -151,6 +192,19 @@ class Recurrent(Module):
             after = self._equations.step(x, h if state_bias is None else h + state_bias, state)
             return after, after[0]
 
+        def step_with_reset(state: State, x: tuple[Tensor, Tensor]) -> tuple[State, Tensor]:
+            return step(tuple(s * x[1] for s in state), x[0])
+
+        def step_that_counts(state: State, x: tuple[Tensor, Tensor]) -> tuple[State, Tensor]:
+            after, _ = step(state, x[0])
+            return tuple(where(x[1], new, old) for new, old in zip(after, state)), where(x[1], after[0], 0.0)
+
+        if (segments := current_segments()) is not None:
+            kept = segments.state_factors(gates, reverse)
+            end, outputs = scan(step_with_reset, state, (gates, kept), reverse=reverse)
+            return end, segments.recurrent_outputs(outputs)
+        if counts is not None:
+            return scan(step_that_counts, state, (gates, counts), reverse=reverse)
         return scan(step, state, gates, reverse=reverse)
 
     def options(self) -> str:
@@ -172,7 +226,7 @@ class RNN(Recurrent):
         nonlinearity: "tanh" or "relu".
         batch_first: inputs and outputs are (batch, time, features); else (time, batch, features), which is faster.
         dropout: between layers, in training.
-        bidirectional: a second loop from the last step to the first; outputs are put side by side.
+        bidirectional: a second loop from the last step to the first; the outputs of both are concatenated.
         init, recurrent_init: initializers of the weights of the inputs and of the state; by default PyTorch's.
         weight_regularizer: as for `ws.nn.Linear`.
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wholestep.errors import UsageError
 from wholestep.lazy import interop
 
 if TYPE_CHECKING:
     from wholestep.nn.module.module import Module
     from wholestep.nn.module.summary import Summary
     from wholestep.nn.state.state_dict_diff import LoadReport, Rename
+    from wholestep.train.tuning.intervals import PredictionInterval
 
 
 def predict(
@@ -22,6 +24,8 @@ def predict(
     *inputs: object,
     batch_size: int = 256,
     probabilities: bool | str = False,
+    interval: float | None = None,
+    calibration: object = None,
     device: str = "cpu",
     **named: object,
 ) -> Any:
@@ -36,9 +40,16 @@ def predict(
     Args:
         probabilities: give probabilities instead of scores, by softmax or sigmoid as the loss of the model says;
             needed for a model without a loss: "softmax" or "sigmoid".
+        interval: a coverage such as 0.9: a `ws.PredictionInterval` of numbers that contains the target in this share of
+            the cases, by the residuals of the rows of `calibration`.
+        calibration: data `(x, y)` that the model was not trained on, such as the validation rows, for `interval`.
 
     Example: `logits = model.predict(images)`.
     """
+    if interval is not None:
+        return _predict_interval(
+            self, inputs, named, interval, calibration, {"batch_size": batch_size, "device": device}
+        )
     from wholestep.session.running.prediction import predict
 
     outputs = predict(self, inputs, _inputs_by_name(self, "predict", named), batch_size, device)
@@ -47,6 +58,21 @@ def predict(
     from wholestep.nn.module import predictions
 
     return predictions.probabilities(self, outputs, probabilities)
+
+
+def _predict_interval(
+    self: Module, inputs: tuple[object, ...], named: object, interval: float, calibration: object, how: dict[str, Any]
+) -> PredictionInterval:
+    """The interval of split conformal prediction (Lei et al., arXiv:1604.04173)."""
+    if calibration is None or len(inputs) != 1 or named:
+        raise UsageError(
+            "predict(interval=) takes one array and rows that the model was not trained on: model.predict(x, "
+            "interval=0.9, calibration=(xv, yv)). Without such rows: ws.cross_validate(...).predict(x, interval=0.9)."
+        )
+    from wholestep.data.table import as_table
+    from wholestep.train.tuning.intervals import cv_plus
+
+    return cv_plus((self,), (as_table(calibration),), inputs[0], interval, **how)
 
 
 def predict_classes(

@@ -40,6 +40,8 @@ def classes(model: Module, outputs: Any, scores: str | None) -> Any:
 def _each(model: Module, outputs: Any, option: str, asked: bool | str, change: Any) -> Any:
     if asked is not True and asked not in SAID:
         fail(OptionError, f"{option}={asked!r}: expected 'softmax' (one of several classes) or 'sigmoid' (yes or no).")
+    if isinstance(outputs, list):  # one array for each sequence of `ws.data.Ragged`
+        return [_each(model, out, option, asked, change) for out in outputs]
     if not isinstance(outputs, np.ndarray | Mapping | tuple):
         fail(UsageError, f"{type(model).__name__} gives {type(outputs).__name__}, which holds no scores.")
     numbered = {f"output{i}": out for i, out in enumerate(outputs)} if isinstance(outputs, tuple) else outputs

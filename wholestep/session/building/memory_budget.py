@@ -94,7 +94,7 @@ def _cached_choice(compiled: Plans) -> tuple[int, int] | None:
     if path is None:
         return None
     try:
-        parts, limit = path.read_text().split()
+        parts, limit = path.read_text(encoding="utf-8").split()
         return int(parts), int(limit)
     except (OSError, ValueError):
         return None

@@ -15,6 +15,7 @@ from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import DType, Shape, int32, letter_of, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
+from wholestep.data.sequences.ragged import as_ragged
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError, WholestepError
 from wholestep.nn.layers.table_encoding import encode_inputs
 from wholestep.nn.module.module import Module
@@ -59,6 +60,8 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     """Run a model on arrays on a device: `batch_size` rows at a time, or all at once if rows depend on each other."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         fail(OptionError, f"batch_size={batch_size!r}: expected an integer of rows, at least 1.")
+    if len(inputs) == 1 and not named and (ragged := as_ragged(inputs[0])) is not None:
+        return ragged.unpack(predict(model, (), ragged.table.inputs, batch_size, device))
     arrays, symbols, specs = read_inputs(model, inputs, named)
     if [*symbols] == [0]:
         return _of_no_rows(model, arrays, specs, device)

@@ -179,7 +179,7 @@ def _find(subject: Subject) -> Verdict | None:
         return None
     path = open_cache(subject.where.options).get(subject.program_key, SUFFIX)
     try:
-        return None if path is None else parse_verdict(path.read_text())
+        return None if path is None else parse_verdict(path.read_text(encoding="utf-8"))
     except (OSError, PlanError):
         return None  # an unreadable verdict: check again
 

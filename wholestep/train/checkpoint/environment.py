@@ -56,20 +56,22 @@ def _own_files(git: Path) -> Path:
     """
     if git.is_dir():
         return git
-    return git.parent / git.read_text().strip().removeprefix("gitdir: ")
+    return git.parent / git.read_text(encoding="utf-8").strip().removeprefix("gitdir: ")
 
 
 def _git_revision(git: Path) -> str | None:
-    head = (git / "HEAD").read_text().strip()
+    head = (git / "HEAD").read_text(encoding="utf-8").strip()
     if not head.startswith("ref: "):
         return _revision(head)
     ref, shared = head.removeprefix("ref: "), git / "commondir"
-    common = git / shared.read_text().strip() if shared.is_file() else git  # the folder with the branches
+    common = (
+        git / shared.read_text(encoding="utf-8").strip() if shared.is_file() else git
+    )  # the folder with the branches
     loose = next((folder / ref for folder in (git, common) if (folder / ref).is_file()), None)
     if loose is not None:
-        return _revision(loose.read_text().strip())
+        return _revision(loose.read_text(encoding="utf-8").strip())
     packed = common / "packed-refs"
-    lines = packed.read_text().splitlines() if packed.is_file() else []
+    lines = packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []
     return next((_revision(words[0]) for line in lines if (words := line.split())[1:] == [ref]), None)
 
 

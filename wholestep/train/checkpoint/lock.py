@@ -1,4 +1,4 @@
-"""One writer per checkpoint folder: a kernel lock (flock) on `<folder>/.lock`, which ends when its process ends.
+"""One writer per checkpoint folder: a kernel lock on `<folder>/.lock`, which ends when its process ends.
 
 The file contains the name of the process that holds the lock, for the error of others.  Its text locks nothing: after a
 crash it is harmless.  Readers take no lock.
@@ -170,14 +170,16 @@ def _write_holder(descriptor: int) -> None:
     }
     with suppress(OSError):  # on a full disk the lock works without a name
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, json.dumps(holder).encode())
 
 
 def _read_holder(descriptor: int) -> str:
     """`process 4711 on host node7 (train.py), since 2026-01-31 12:00:00,`"""
     for _ in range(READS):
         try:
-            holder = json.loads(os.pread(descriptor, 4096, 0))
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            holder = json.loads(os.read(descriptor, 4096))
             command = f" ({holder['command']})" if holder["command"] else ""
             return f"process {holder['pid']} on host {holder['host']}{command}, since {holder['since']},"
         except (OSError, ValueError, KeyError, TypeError):

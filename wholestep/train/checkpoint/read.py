@@ -1,18 +1,24 @@
-"""Reading checkpoints: every file is verified by its checksum, and nothing in them is executed."""
+"""Reading checkpoints: every file is verified by its checksum, and nothing in them is executed.
+
+Exported steps and pages write a checkpoint as one safetensors file with the arrays of `session.state_dict()`.  Its
+header may hold the position of the run in the data and its history (`RUN`), and the identity of the program that wrote
+it (`IDENTITY`), both as JSON.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from wholestep.callbacks.run import Position
 from wholestep.errors import CheckpointError, InputError
 from wholestep.schedules.monitor_modes import MODES, canonical, mode_of, mode_of_name
+from wholestep.session.state_dict import EPOCH
 from wholestep.train.checkpoint.folder import StoredCheckpoint, checkpoints_in, is_checkpoint, rank_checkpoints
 from wholestep.train.checkpoint.format import (
     CALLBACKS,
@@ -21,18 +27,21 @@ from wholestep.train.checkpoint.format import (
     STEP,
     TRAINING,
     WEIGHTS,
+    is_plain_dict,
+    is_position,
     read_manifest,
     with_arrays,
 )
 from wholestep.train.checkpoint.resume import Checkpoint
 from wholestep.train.checkpoint.sharded_write import read_whole
-from wholestep.train.checkpoint.single_file import SUFFIX, read_single_file
-from wholestep.train.checkpoint.tensors import checksum, read_checked_arrays
+from wholestep.train.checkpoint.tensors import Array, checksum, read_checked_arrays, read_notes
 from wholestep.train.history import TrainHistory
 from wholestep.train.row_history import ROWS, RowHistory
 
 log = logging.getLogger("wholestep")
 T = TypeVar("T")
+SUFFIX = ".safetensors"  # of a checkpoint in one file
+RUN, IDENTITY = "wholestep.run", "wholestep.identity"  # notes in its header
 
 
 def _modes(checkpoints: Sequence[StoredCheckpoint]) -> dict[str, str]:
@@ -134,7 +143,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     counted = arrays.get(STEP)
     if counted is None or counted.shape != () or counted != body["step"]:
         raise CheckpointError(
-            f"the checkpoint {folder} was not written by Wholestep: its files count other steps than {MANIFEST}."
+            f"the checkpoint {folder} was not written by Wholestep: its files and {MANIFEST} have different numbers of "
+            "steps."
         )
     try:
         callbacks = with_arrays(body["callbacks"], arrays)
@@ -156,3 +166,39 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         own=tuple(weights),
         path=folder,
     )
+
+
+def read_single_file(path: Path) -> Checkpoint:
+    """The checkpoint in a file; CheckpointError if it is damaged, or holds weights alone."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        arrays: dict[str, Array] = load_file(path)
+        notes = read_notes(path)
+        run, identity = (json.loads(notes.get(name, "{}")) for name in (RUN, IDENTITY))
+    except (OSError, SafetensorError, ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"the checkpoint {path} is damaged: it cannot be read ({error}).") from None
+    for name in (STEP, EPOCH):
+        if name not in arrays or arrays[name].shape != ():
+            raise CheckpointError(
+                f"{path} is not a checkpoint: it has no number {name!r}. If it holds weights, take them alone: "
+                f"model.load({str(path)!r})."
+            )
+    if not is_plain_dict(run) or not is_plain_dict(identity):
+        raise CheckpointError(f"the checkpoint {path} is not one of ours: its header holds {str(run)[:60]!r}.")
+    return Checkpoint(arrays, _position(path, run, int(arrays[EPOCH])), identity, _history(path, run), path=path)
+
+
+def _position(path: Path, run: Mapping[str, Any], epoch: int) -> Position:
+    stored = run.get("position", {"epoch": epoch, "step": 0, "loss_sum": 0.0, "rows": 0})
+    if not is_position(stored) or stored["epoch"] != epoch:
+        raise CheckpointError(f"the checkpoint {path} is not one of ours: its position is {stored!r} in epoch {epoch}.")
+    return Position(**stored)
+
+
+def _history(path: Path, run: Mapping[str, Any]) -> TrainHistory:
+    try:
+        return TrainHistory.from_json(json.dumps(run["history"])) if "history" in run else TrainHistory()
+    except InputError as error:
+        raise CheckpointError(f"the checkpoint {path} is not one of ours: {error}") from None

@@ -15,12 +15,13 @@ from shutil import rmtree
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from wholestep import platforms
 from wholestep.compiler.ir.mesh import DATA
 from wholestep.compiler.runtime.state.state_pieces import StatePiece, join_pieces
 from wholestep.errors import CheckpointError, WorkerError
 from wholestep.train.checkpoint.format import PLACES, shard_file_name
 from wholestep.train.checkpoint.resume import Checkpoint
-from wholestep.train.checkpoint.tensors import Array, read_checked_arrays, read_notes, sync_folder, write_tensors
+from wholestep.train.checkpoint.tensors import Array, read_checked_arrays, read_notes, write_tensors
 from wholestep.train.checkpoint.write import capture, new_name, publish, write_alone, write_error, write_whole
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class ShardedWrite:
             sums = {} if self.taken is None else write_whole(self.place, self.taken)
             name = shard_file_name(self.group.rank, self.group.size)
             sums[name] = write_pieces(self.place / name, self._own(pieces))
-            sync_folder(self.place)
+            platforms.sync_folder(self.place)
             self._result = {"files": sums}
         except Exception as error:  # an error on a background thread is lost unless it is reported
             self._result = {"error": str(error)}

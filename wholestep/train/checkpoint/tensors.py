@@ -61,15 +61,6 @@ def write_parts(path: Path, parts: list[Any]) -> str:
     return digest.hexdigest()
 
 
-def sync_folder(path: Path) -> None:
-    """Sync a folder's entries to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def checksum(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:

@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wholestep import platforms
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import Position, Value
 from wholestep.compiler.plan.io import serialize
@@ -33,7 +34,7 @@ from wholestep.train.checkpoint.format import (
 from wholestep.train.checkpoint.identity import identity_of, plan_digest
 from wholestep.train.checkpoint.lock import brief_lock
 from wholestep.train.checkpoint.resume import Checkpoint
-from wholestep.train.checkpoint.tensors import sync_folder, write_parts, write_tensors
+from wholestep.train.checkpoint.tensors import write_parts, write_tensors
 from wholestep.train.history import TrainHistory
 from wholestep.train.row_history import RowHistory
 
@@ -159,12 +160,12 @@ def publish(temporary: Path, taken: Checkpoint, files: Mapping[str, str]) -> Pat
     """Write the manifest and rename the folder to its final name."""
     folder = temporary.parent
     write_parts(temporary / MANIFEST, [_manifest(taken, files)])
-    sync_folder(temporary)
+    platforms.sync_folder(temporary)
     with _PUBLISHING:
         _keep_plans(folder, taken.plans)
         target = _free_name(folder, taken.step)
         temporary.rename(target)
-    sync_folder(folder)
+    platforms.sync_folder(folder)
     return target
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from wholestep import losses
 from wholestep.compiler.ir.types import letter_of
 from wholestep.data.loader import DataLoader
+from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.table import Array, Table
 from wholestep.errors import InputError, OptionError, UsageError
 from wholestep.losses.forms import class_axis
@@ -27,7 +28,7 @@ def with_class_weight(described: DataSpec, weights: Any, loader: DataLoader) -> 
     if weights is None:
         return described
     loss = _loss(described)
-    labels = loader.source.targets.get("labels") if isinstance(loader.source, Table) else None
+    labels = _labels(loader.source) if isinstance(loader.source, Table) else None
     # for a binary loss: the weight of the positive class relative to the negative one
     if "pos_weight" in signature(loss.function).parameters:
         no, yes = _numbers(weights, 2, labels)
@@ -37,6 +38,14 @@ def with_class_weight(described: DataSpec, weights: Any, loader: DataLoader) -> 
     else:
         options = {"class_weight": np.array(_numbers(weights, _classes(described, loss), labels))}
     return replace(described, loss=losses.Loss(loss.kind, **loss.options, **options))
+
+
+def _labels(table: Table) -> Array | None:
+    """The classes of all rows; of packed rows without those at padding."""
+    labels = table.targets.get("labels")
+    if not isinstance(table, PackedTable) or labels is None or table.weights is None:
+        return labels
+    return np.asarray(labels[table.weights > 0])
 
 
 def _loss(described: DataSpec) -> losses.Loss:

@@ -17,7 +17,7 @@ from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, Who
 from wholestep.losses.forms import class_axis, shapes_match
 from wholestep.nn.module.module import Module
 from wholestep.session import Session
-from wholestep.session.running.prediction import float_dtype_of, spec_of
+from wholestep.session.running.prediction import spec_of
 from wholestep.train.data.targets import BINARY, check_targets
 
 
@@ -39,7 +39,8 @@ class DataSpec:
     def targets(self) -> dict[str, Spec]:
         targets = self.batch.targets
         named = targets if isinstance(targets, Mapping) else {} if targets is None else {"labels": targets}
-        weight = {} if self.batch.weights is None else {"sample_weight": Spec(("batch",), float_dtype_of(self.model))}
+        weights = self.batch.weights
+        weight = {} if weights is None else {"sample_weight": spec_of(self.model, weights, "batch")}
         return {**{name: spec_of(self.model, a, "batch") for name, a in named.items()}, **weight}
 
     def build(self, build: Callable[..., Session], **arguments: Any) -> Session:

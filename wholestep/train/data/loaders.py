@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wholestep.compiler.ir.types import letter_of
 from wholestep.data.loader import DataLoader
+from wholestep.data.order import Sampler
+from wholestep.data.sequences.packing import PackedTable
+from wholestep.data.sequences.ragged import as_ragged
 from wholestep.data.sources import Stream, as_source
 from wholestep.data.splits import Holdout
 from wholestep.data.table import Array, Batch, Table, as_table
-from wholestep.errors import InputError, UsageError, WholestepError
+from wholestep.errors import InputError, OptionError, UsageError, WholestepError
 from wholestep.steps.options import Measure, as_measures
 from wholestep.train.data.frames import split_holdout
 from wholestep.train.step_source import need_batches, rows_of_batch
@@ -23,18 +28,48 @@ if TYPE_CHECKING:
 
 
 def prepare_data(
-    data: object, validation: object, batch_size: int, shuffle: bool, seed: int
+    data: object, validation: object, batch_size: int, shuffle: bool, seed: int, sampler: Sampler | None = None
 ) -> tuple[DataLoader, Table | None]:
     """A loader of the training data, and the validation data as a table."""
-    held: Table | None = None
     if isinstance(validation, float | Holdout):
-        data, held_rows = _split_holdout(data, validation, seed, shuffle)
-        held = table_of(held_rows)
-    elif validation is not None:
-        held = _validation_table(validation)
+        data, validation = _split_holdout(data, validation, seed, shuffle)
     if isinstance(data, DataLoader):
-        return copy(data), held  # a copy, so that the run has its own position
-    return DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed), held
+        if sampler is not None:
+            raise UsageError(
+                "sampler= is for arrays and data sets; give it to the loader: ws.DataLoader(..., sampler=)."
+            )
+        loader = copy(data)  # a copy, so that the run has its own position
+    else:
+        loader = DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed, sampler=sampler)
+    return loader, None if validation is None else _validation_table(validation, loader)
+
+
+def masked_rows(loader: DataLoader, rows: Sequence[int]) -> DataLoader:
+    """A copy of the loader whose data has weights, those of some rows 0: `leave_out=`."""
+    table = loader.source
+    if not isinstance(table, Table):
+        raise UsageError("leave_out= needs data in memory: arrays, or a frame. Read the data set into arrays first.")
+    chosen = np.asarray(rows)
+    inside = (
+        letter_of(chosen.dtype) in "iu" and chosen.ndim == 1 and bool(((chosen >= 0) & (chosen < len(table))).all())
+    )
+    if chosen.size and not inside:
+        raise OptionError(
+            f"leave_out={rows!r}: expected rows of the training data, integers from 0 to {len(table) - 1}."
+        )
+    masked = copy(loader)
+    masked.source = with_weights(table)
+    weights = masked.source.weights
+    assert weights is not None
+    weights[chosen.astype(np.int64)] = 0
+    if not weights.any():
+        raise OptionError(f"leave_out= leaves out all {len(table)} rows; nothing is left to train on.")
+    return masked
+
+
+def with_weights(table: Table) -> Table:
+    """A table with weights of its own, 1 unless it has some."""
+    return replace(table, weights=np.ones(len(table), np.float32) if table.weights is None else table.weights.copy())
 
 
 def _split_holdout(data: object, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Any, Any]:
@@ -54,8 +89,10 @@ def _split_holdout(data: object, validation: float | Holdout, seed: int, shuffle
     return split_holdout(data, validation, seed, shuffle)
 
 
-def _validation_table(data: object) -> Table:
+def _validation_table(data: object, loader: DataLoader) -> Table:
     try:
+        if isinstance(loader.source, PackedTable) and (ragged := as_ragged(data)) is not None:
+            return ragged.for_rows_of(loader.source.capacity, loader.source.slots).table
         return table_of(data)
     except WholestepError as error:
         raise type(error)(f"validation: {error}") from None
@@ -96,7 +133,7 @@ def sample_of(loader: DataLoader) -> Batch:
             raise InputError("the data is empty: it has no batches. Training needs at least one example.")
         return loader.transformed(first, np.arange(first.rows), loader.epoch)
     rows = np.arange(min(loader.batch_size, len(loader.source)))
-    return loader.transformed(loader.source.take(rows), rows, loader.epoch)
+    return loader.batch_of(rows, loader.epoch)
 
 
 def batch_capacity(loader: DataLoader, first: int, *, exact: bool) -> int:

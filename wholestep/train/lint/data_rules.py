@@ -17,8 +17,10 @@ Array = np.ndarray[Any, Any]
 LARGE = 20.0  # inputs of this size saturate layers with usual initial weights
 NORMS = ("batch_norm", "layer_norm", "rms_norm", "group_norm")
 MOST_BYTES = 1 << 30  # of the rows that are compared; more are sampled from the front
+SAMPLE_ROWS = 1000  # on which the values of a column are counted
 RESOLUTION = 0.02  # rows are near-duplicates if they agree to this fraction of each column's standard deviation
-FEWEST_COLUMNS = 8  # rows of fewer columns agree by chance
+FEWEST_COLUMNS = 8  # rows of fewer columns with many values agree by chance
+MANY_VALUES = 10  # of a column; one with fewer is a category, or a part of one
 DUPLICATE_SHARE = 0.01
 
 
@@ -52,6 +54,8 @@ def large_inputs(run: LintedRun) -> Iterator[str]:
     on_request=True,
 )
 def leaked_rows(run: LintedRun) -> Iterator[str]:
+    if run.experiment.overfit_batches is not None:  # measures memorisation, and validates on its training rows
+        return
     if run.table is None or run.held is None or run.table.inputs.keys() != run.held.inputs.keys():
         return
     seen = set(_digests(run.table))
@@ -70,13 +74,23 @@ def leaked_rows(run: LintedRun) -> Iterator[str]:
 def duplicate_rows(run: LintedRun) -> Iterator[str]:
     if run.table is None:
         return
-    columns = sum(int(np.prod(a.shape[1:])) for a in run.table.inputs.values())
-    if columns < FEWEST_COLUMNS:
+    if sum(_columns_of_many_values(a) for a in run.table.inputs.values()) < FEWEST_COLUMNS:
         return
     digests = _digests(run.table, resolution=RESOLUTION)
     copies = len(digests) - len(set(digests))
     if copies > DUPLICATE_SHARE * len(digests):
         yield f"{copies} of {len(digests)} rows agree with an earlier one to {RESOLUTION:.0%} of the deviation."
+
+
+def _columns_of_many_values(array: Array) -> int:
+    """The number of columns with more than a few different values, up to the number that is needed."""
+    rows = array[:SAMPLE_ROWS].reshape(min(len(array), SAMPLE_ROWS), -1)
+    count = 0
+    for column in rows.T:
+        count += len(np.unique(column)) > MANY_VALUES
+        if count == FEWEST_COLUMNS:
+            break
+    return count
 
 
 def _digests(table: Table, resolution: float = 0.0) -> list[bytes]:

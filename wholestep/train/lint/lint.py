@@ -85,7 +85,10 @@ def lint_experiment(experiment: Experiment, silence: Iterable[str] = ()) -> Lint
         except WholestepError as error:
             return LintReport([Finding(RULES[SHAPES if isinstance(error, ShapeError) else REFUSED], str(error))])
         run = LintedRun(experiment, loader, held, graph, spec.table_losses())
-        findings = [*apply_rules(run), *_range_findings(run, spec)]
+        try:
+            findings = [*apply_rules(run), *_range_findings(run, spec)]
+        except WholestepError as error:  # e.g. a schedule that is longer than the run
+            return LintReport([Finding(RULES[REFUSED], str(error))])
     traced = {str(w.message): w.message.code for w in caught if isinstance(w.message, TrainingWarning)}
     findings += [Finding(RULES[code or WARNED], text) for text, code in traced.items()]
     return LintReport(finding for finding in findings if finding.code not in unwanted)

@@ -12,6 +12,7 @@ from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.nn.module.module import Module
+from wholestep.steps.states import preview_numbers
 from wholestep.train.lint.rules import LintedRun, rule
 
 SAME_VALUES = ops_with(Trait.VIEW) | {"cast"}
@@ -92,7 +93,7 @@ def _values(run: LintedRun, nodes: list[Node]) -> list[np.ndarray]:
     rows = table.select(np.arange(min(SAMPLE_ROWS, len(table))))
     graph = IRGraph(tuple(Output(str(i), node) for i, node in enumerate(nodes)))
     graph = strip_stop_gradients(inline_calls(evaluation_graph(graph)))
-    weights = model.state_dict()
+    weights = preview_numbers(model, run.experiment.seed)
     result = interpret(
         graph,
         inputs={name: rows.columns[name] for name in graph.leaves("input")},

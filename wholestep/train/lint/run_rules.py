@@ -51,6 +51,8 @@ def unusual_rate(run: LintedRun) -> Iterator[str]:
     optimizer = run.experiment.optimizer
     if run.experiment.schedule is not None or not isinstance(optimizer, Optimizer):
         return
+    if run.experiment.privacy is not None:  # gradients are clipped per row to a norm of the user
+        return
     usual, rate = getattr(type(optimizer), "lr", None), getattr(optimizer, "lr", None)
     if not isinstance(usual, float) or not isinstance(rate, int | float) or rate == 0:
         return

@@ -20,7 +20,9 @@ from wholestep.schedules.monitor_modes import canonical, mode_of
 from wholestep.train.history import TrainHistory, align_right, charts_of
 
 if TYPE_CHECKING:
-    from wholestep.nn.layers.ensemble import Ensemble
+    from wholestep.nn.layers.containers import Ensemble
+
+LEAVE_OUT = "leave_out"  # the setting with the rows that a replica was trained without
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,26 @@ class ReplicaHistory(TrainHistory):
         values = {r.index: sign * r.last(canonical(name)) for r in self.replicas}
         return sorted(self.replicas, key=lambda r: v if isfinite(v := values[r.index]) else inf)
 
+    def without(self, rows: Sequence[int]) -> ReplicaHistory:
+        """The replicas that were trained without these rows of the training data; without [], those with all rows.
+
+        Example::
+
+            history = ws.fit(model, (x, y), validation=0.2, loss="mse", sweep={"leave_out": [[], [3, 17]]})
+            influence = history.without([3, 17])["val_loss"][-1] - history.without([])["val_loss"][-1]
+        """
+        wanted = set(map(int, rows))
+        chosen = [r for r in self.replicas if set(map(int, r.settings.get(LEAVE_OUT, ()))) == wanted]
+        if not chosen:
+            raise UsageError(
+                f"no replica was trained without the rows {sorted(wanted)}: give them to ws.fit, "
+                f'sweep={{"leave_out": [[], {sorted(wanted)}]}}.'
+            )
+        return ReplicaHistory.of(chosen)
+
     def ensemble(self) -> Ensemble:
         """A module whose output is the mean of the outputs of all replicas, computed by one program."""
-        from wholestep.nn.layers.ensemble import Ensemble  # imported here because few runs need it
+        from wholestep.nn.layers.containers import Ensemble  # imported here because few runs need it
 
         return Ensemble([r.model for r in self.replicas if r.error is None])
 

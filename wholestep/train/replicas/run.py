@@ -32,9 +32,9 @@ from wholestep.options import read_launch, thread_count
 from wholestep.session.building.plans import share_plans
 from wholestep.train.data.frames import split_holdout
 from wholestep.train.evaluation import remember_loss
-from wholestep.train.experiment import Experiment, prepare_run, train_prepared
+from wholestep.train.experiment import Experiment, locked_and_resumed, prepare_run
 from wholestep.train.history import TrainHistory
-from wholestep.train.replicas.history import Replica, ReplicaHistory, settings_text
+from wholestep.train.replicas.history import LEAVE_OUT, Replica, ReplicaHistory, settings_text
 from wholestep.train.run_limits import dev_run_of
 from wholestep.train.signals import handle_signals
 
@@ -60,7 +60,8 @@ def fit_replicas(run: Experiment, config: Mapping[str, Any] | None = None) -> Re
     single = replace(run, replicas=1, sweep=None)
     runs = [single.having(changed) for changed in settings]
     history = ReplicaHistory.of(train_together(runs, settings, FOLDER, config))
-    _adopt(model, history.best.model)
+    whole = [r for r in history.replicas if not len(r.settings.get(LEAVE_OUT, ()))]
+    _adopt(model, ReplicaHistory.of(whole or history.replicas).best.model)
     remember_loss(model, None if run.loss_weights else run.loss, run.metrics)
     return history
 
@@ -185,7 +186,8 @@ class _Replicas:
                 trainer.session.prepare_to_evaluate(trainer.feed.named_table(trainer.validation))
         trainer.callbacks.append(_StopTogether(self))
         try:
-            return train_prepared(run, trainer, loader)
+            with locked_and_resumed(run, trainer, loader):
+                return trainer.train(loader, run.epochs)
         finally:
             trainer.session.close()
 

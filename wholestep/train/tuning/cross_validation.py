@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from wholestep.train.experiment import Experiment
 from wholestep.train.fitting import check_settings, takes_settings
 from wholestep.train.history import TrainHistory, align_right
 from wholestep.train.replicas.run import train_together
-
-if TYPE_CHECKING:
-    from wholestep.train.tuning.intervals import PredictionInterval
 
 FOLDER = "fold-{}"
 
@@ -47,19 +44,18 @@ class CrossValidation:
         """The sample standard deviation of a number over the folds."""
         return float(np.std(self[name], ddof=1))
 
-    def predict(self, x: Any) -> Any:
-        """The mean of the predictions of all folds' models."""
-        return np.mean([np.asarray(model.predict(x)) for model in self.models], axis=0)
+    def predict(self, x: Any, interval: float | None = None) -> Any:
+        """The mean of the predictions of all folds' models; with `interval=0.9` a `ws.PredictionInterval` around it.
 
-    def predict_interval(self, x: Any, interval: float = 0.9) -> PredictionInterval:
-        """Predictions of numbers with an interval that contains the target in `interval` of the cases, by CV+.
+        The interval of a number contains the target in `interval` of the cases, by CV+, with as many folds as rows by
+        the jackknife+ (Barber et al., arXiv:1905.02928): its ends are quantiles of the predictions of a fold's model,
+        minus and plus each residual of the rows that it has not seen.  For rows drawn as the data was, the coverage is
+        at least 2 interval - 1, typically about `interval`.
 
-        With as many folds as rows it is the jackknife+ (Barber et al., arXiv:1905.02928): the ends are quantiles of
-        the predictions of a fold's model, minus and plus each residual of the rows that it has not seen.  For rows
-        drawn as the data was, the coverage is at least 2 interval - 1, typically about `interval`.
-
-        Example: `ws.cross_validate(model, (x, y), loss="mse", folds=10).predict_interval(x_new, 0.9).low`.
+        Example: `ws.cross_validate(model, (x, y), loss="mse", folds=10).predict(x_new, interval=0.9).low`.
         """
+        if interval is None:
+            return np.mean([np.asarray(model.predict(x)) for model in self.models], axis=0)
         from wholestep.train.tuning.intervals import cv_plus  # imported here because few runs need it
 
         return cv_plus(self.models, self.held, x, interval)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf
 from typing import Any
@@ -26,19 +26,20 @@ class PredictionInterval:
     high: Array
 
 
-def cv_plus(models: Sequence[Module], held: Sequence[Any], x: Any, interval: float) -> PredictionInterval:
+def cv_plus(models: Sequence[Module], held: Sequence[Any], x: Any, interval: float, **how: Any) -> PredictionInterval:
     """The CV+ interval of Barber, Candès, Ramdas and Tibshirani, "Predictive inference with the jackknife+", eq. 6.
 
     Args:
-        held: the rows that each model has not seen.
+        held: the rows that each model has not seen; of one model, the interval is that of split conformal prediction.
+        how: arguments of `model.predict`.
     """
     if not isinstance(interval, int | float) or not 0.0 < interval < 1.0:
         raise OptionError(f"interval={interval!r}: expected a coverage between 0 and 1, e.g. 0.9.")
     residuals, fold = [], []
     for i, (model, rows) in enumerate(zip(models, held, strict=True)):
-        residuals.append(_residuals(model, rows))
+        residuals.append(_residuals(model, rows, how))
         fold += [i] * len(residuals[-1])
-    predictions = np.stack([np.asarray(model.predict(x), float) for model in models])
+    predictions = np.stack([np.asarray(model.predict(x, **how), float) for model in models])
     errors = np.concatenate(residuals)
     low, high = np.empty_like(predictions[0]), np.empty_like(predictions[0])
     step = max(1, MOST // max(1, errors.size))
@@ -55,16 +56,16 @@ def _smallest(values: Array, rank: int) -> Array | float:
     """The value of a rank, from 1, along the first axis; infinite below the first and above the last."""
     if not 1 <= rank <= len(values):
         return -inf if rank < 1 else inf
-    found: Array = np.partition(values, rank - 1, axis=0)[rank - 1]
-    return found
+    smallest: Array = np.partition(values, rank - 1, axis=0)[rank - 1]
+    return smallest
 
 
-def _residuals(model: Module, rows: Any) -> Array:
+def _residuals(model: Module, rows: Any, how: Mapping[str, Any]) -> Array:
     """|target - prediction| of rows."""
     if not isinstance(rows, Table) or len(rows.inputs) != 1 or len(rows.targets) != 1:
-        raise UsageError("intervals are for data (x, y) of arrays: one input and one target, a number per row.")
+        raise UsageError("intervals are for data (x, y) of arrays: one input, and one target with one number per row.")
     inputs, target = next(iter(rows.inputs.values())), np.asarray(next(iter(rows.targets.values())))
-    prediction = np.asarray(model.predict(inputs), float)
+    prediction = np.asarray(model.predict(inputs, **how), float)
     if not np.issubdtype(target.dtype, np.floating) or prediction.size != target.size:
         raise InputError(
             f"intervals are for numbers: expected targets of dtype float and the shape {prediction.shape} of the "

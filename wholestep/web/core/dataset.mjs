@@ -145,7 +145,8 @@ export function datasetOfArrays(spec, arrays) {
 const isPixels = (spec, { data }) => spec.image && data instanceof Uint8Array;
 
 export function scaled({ low, high }, { data, shape }) {
-  return { data: Float32Array.from(data, (value) => low + (value / 255) * (high - low)), shape };
+  const values = Float32Array.from({ length: 256 }, (_, value) => low + (value / 255) * (high - low));
+  return { data: new Float32Array(data.length).map((_, i) => values[data[i]]), shape };
 }
 
 // An array for an input, in its dtype; an error for another shape, for NaN and infinity, for indices out of range.

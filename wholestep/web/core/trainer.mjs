@@ -42,7 +42,7 @@ export class Trainer {
 
   // Train until `epochs` epochs are done, or until `stop`.
   async run(epochs, scalars, breathe) {
-    for (const [name, value] of Object.entries(scalars)) this.step.scalars.set(name, value);
+    for (const [name, value] of Object.entries({ ...scalars, ...this.#lengths(epochs) })) this.step.scalars.set(name, value);
     this.running = true;
     const began = performance.now();
     let trained = 0;
@@ -55,6 +55,13 @@ export class Trainer {
       this.#report(epochs, trained, began);
       if (this.validation) this.post({ kind: "measured", ...this.measure() });
     }
+  }
+
+  // The numbers of schedules that last the whole run, in updates without those of a warm-up.
+  #lengths(epochs) {
+    const updates = epochs * Math.ceil(this.train.rows / this.spec.settings.batch);
+    const { runLengths } = this.spec;
+    return Object.fromEntries(Object.entries(runLengths).map(([name, warmup]) => [name, Math.max(1, updates - warmup)]));
   }
 
   // Report the position and the epochs since the last report.
@@ -116,11 +123,12 @@ export class Trainer {
   }
 
   #refuse(epoch, updates) {
-    const rate = this.step.scalars.get("optimizer.lr");
+    const { rate } = this.spec;
+    const used = rate ? `, with learning rate ${this.step.scalars.get(rate)}` : "";
     this.step.load(this.before);
     this.begin();
     throw new DataError(
-      `the loss is not finite after update ${updates} of epoch ${epoch + 1}, with learning rate ${rate}; the weights of the ` +
+      `the loss is not finite after update ${updates} of epoch ${epoch + 1}${used}; the weights of the ` +
         "start of the epoch were restored. Choose a smaller learning rate, or look for extreme values in the data.",
     );
   }
@@ -188,6 +196,11 @@ export class Trainer {
     return this.spec.manifest.scalars.map(({ name }) => [name, this.step.scalars.get(name)]);
   }
 
+  // The numbers of the validation rows and their picture; nothing without such rows.
+  get measured() {
+    return this.validation ? { ...this.evaluate(), ...this.measure() } : {};
+  }
+
   // Back to the weights that the page came with.
   reset() {
     this.step.load(this.first);
@@ -212,7 +225,7 @@ export function serve(scope, loadStep) {
     },
     data: ({ train, validation, isExample }) => {
       trainer.setData(train, validation, isExample);
-      return validation ? { ...trainer.evaluate(), ...trainer.measure() } : {};
+      return trainer.measured;
     },
     train: async ({ epochs, scalars }) => {
       await trainer.run(epochs, scalars, breathe);
@@ -223,11 +236,11 @@ export function serve(scope, loadStep) {
     save: () => trainer.save(),
     restore: ({ path, file }) => {
       trainer.restore(path, file);
-      return { epoch: trainer.step.epoch, position: trainer.position, history: trainer.history, scalars: trainer.scalars };
+      return { epoch: trainer.step.epoch, position: trainer.position, history: trainer.history, scalars: trainer.scalars, measured: trainer.measured };
     },
     reset: () => {
       trainer.reset();
-      return trainer.scalars;
+      return { scalars: trainer.scalars, measured: trainer.measured };
     },
   };
   scope.onmessage = async ({ data: { id, kind, ...message } }) => {

@@ -6,9 +6,9 @@ import { byId, fill, make, plural, showError, tableOf } from "./elements.mjs";
 import { kindOf, readFiles, readTable, thumbnail } from "./files.mjs";
 
 export class DataCard {
-  // use: receives {train, validation}; restore: receives a dropped checkpoint
-  constructor(spec, example, { use, restore }) {
-    Object.assign(this, { spec, example, use, restore, files: null });
+  // use: receives {train, validation}; restore: receives a dropped checkpoint; isTraining: the program is busy
+  constructor(spec, example, { use, restore, isTraining }) {
+    Object.assign(this, { spec, example, use, restore, isTraining, files: null, errors: "data-error" });
     byId("accepts").textContent = acceptsText(spec);
     byId("files").accept = [spec.task === "other" ? null : ".csv,.tsv", ".npy", spec.image ? "image/*" : null].filter(Boolean).join();
     fill(byId("file-help"), helpOf(spec).map((text) => make("li", {}, text)));
@@ -34,6 +34,7 @@ export class DataCard {
   async open(files) {
     if (!files.length) return;
     try {
+      if (this.isTraining()) throw new DataError("the model is being trained on other data. Stop it, then drop the files again.");
       if (kindOf(this.spec, files) === "checkpoint") return await this.restore(files[0]);
       this.files = files;
       byId("held").disabled = false;

@@ -107,18 +107,34 @@ export function thumbnail(spec, data, row) {
   return canvas;
 }
 
-// The files of a drop, those in folders too, with their paths.
+// The files of a drop, those in folders too, with their paths and in the order of these.
 export async function droppedFiles(transfer) {
-  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-  if (!entries.some((entry) => entry.isDirectory)) return [...transfer.files];
-  return (await Promise.all(entries.map(filesIn))).flat().filter(({ name }) => !name.startsWith("."));
+  const files = [...transfer.files], items = [...transfer.items].filter(({ kind }) => kind === "file");
+  const entries = items.map((item) => item.webkitGetAsEntry?.());
+  if (!entries.some((entry) => entry?.isDirectory)) return files;
+  try {
+    // Chromium reads folders that are dropped on a page from the disk through handles alone; other browsers have none.
+    const handles = items.map((item) => item.getAsFileSystemHandle?.());
+    const found = handles[0] ? handles.map(async (handle) => filesOfHandle(await handle)) : entries.map(filesOfEntry);
+    const all = (await Promise.all(found)).flat().filter(({ name }) => !name.startsWith("."));
+    return all.sort((a, b) => (a.path < b.path ? -1 : 1));
+  } catch {
+    throw new DataError("this browser cannot read a dropped folder here. Open the folder, select its files and drop these.");
+  }
 }
 
-async function filesIn(entry) {
+async function filesOfHandle(handle, folder = "") {
+  const path = folder + handle.name;
+  if (handle.kind === "file") return [Object.assign(await handle.getFile(), { path })];
+  const found = [];
+  for await (const inner of handle.values()) found.push(...await filesOfHandle(inner, `${path}/`));
+  return found;
+}
+
+async function filesOfEntry(entry) {
   if (entry.isFile) {
     const file = await new Promise((resolve, reject) => entry.file(resolve, reject));
-    file.path = entry.fullPath.slice(1);
-    return [file];
+    return [Object.assign(file, { path: entry.fullPath.slice(1) })];
   }
   const reader = entry.createReader(), found = [];
   for (;;) {
@@ -126,5 +142,5 @@ async function filesIn(entry) {
     if (!part.length) break;
     found.push(...part);
   }
-  return (await Promise.all(found.map(filesIn))).flat();
+  return (await Promise.all(found.map(filesOfEntry))).flat();
 }

@@ -42,10 +42,14 @@ async function startPage() {
   const [module, weights, file] = await Promise.all(["module", "weights", "example-data"].map(embedded));
   await engine.ask("start", { module, weights, spec });
   const restore = (chosen) => openCheckpoint(chosen, engine, training);
-  const data = new DataCard(spec, exampleOf(file), { use: async (parts) => training.newData(await engine.ask("data", parts)), restore });
-  new PredictCard(spec, engine);
+  const data = new DataCard(spec, exampleOf(file), {
+    use: async (parts) => training.newData(await engine.ask("data", parts)),
+    restore,
+    isTraining: () => training.running,
+  });
+  const predictions = new PredictCard(spec, engine);
   wireKeep(spec, engine, training, restore);
-  wireDrop(data);
+  wireDrop(data, predictions);
   await data.useExample();
   document.documentElement.dataset.ready = "true";
 }
@@ -70,8 +74,8 @@ function wireKeep(spec, engine, training, restore) {
 async function openCheckpoint(chosen, engine, training) {
   try {
     const file = new Uint8Array(await chosen.arrayBuffer());
-    const { epoch, position, history, scalars } = await engine.ask("restore", { path: chosen.name, file });
-    training.resume(epoch, history.map(({ epoch: number, logs }) => ({ epoch: number, ...logs })), position);
+    const { epoch, position, history, scalars, measured } = await engine.ask("restore", { path: chosen.name, file });
+    training.resume(epoch, history.map(({ epoch: number, logs }) => ({ epoch: number, ...logs })), position, measured);
     training.setScalars(scalars);
     byId("keep-status").textContent = `${chosen.name} is loaded: ${plural(epoch, "epoch")} done.`;
     showError("keep-error", null);
@@ -80,8 +84,8 @@ async function openCheckpoint(chosen, engine, training) {
   }
 }
 
-// Files may be dropped anywhere on the page.
-function wireDrop(data) {
+// Files may be dropped anywhere on the page: on the card of predictions they are new rows, elsewhere the data.
+function wireDrop(data, predictions) {
   let depth = 0;
   const marked = (change) => {
     depth = Math.max(0, depth + change);
@@ -93,7 +97,12 @@ function wireDrop(data) {
   addEventListener("drop", async (event) => {
     event.preventDefault();
     marked(-depth);
-    data.open(await droppedFiles(event.dataTransfer));
+    const card = event.target.closest("#predict-card") ? predictions : data;
+    try {
+      await card.open(await droppedFiles(event.dataTransfer));
+    } catch (error) {
+      showError(card.errors, error);
+    }
   });
 }
 

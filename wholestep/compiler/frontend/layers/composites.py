@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Protocol, runtime_checkable
 
 from wholestep.compiler.frontend.functions.primitives import iota, matmul, softmax, sqrt
+from wholestep.compiler.frontend.layers.segments import current_segments
 from wholestep.compiler.frontend.precision import matmul_operand
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph, ratio, where
 from wholestep.compiler.frontend.trace import bind_value, fail, record
@@ -291,7 +292,8 @@ def attention(
         causal: query i attends to the keys 0 ... i only.
         scale: 1/√d by default.
         mask: bool, True where a query may attend, or values added to the scores; broadcast to (..., T, S).  A fully
-            masked query gives 0, and its gradients are 0.
+            masked query gives 0, and its gradients are 0.  Over packed rows (`ws.data.Ragged`) a query never attends to
+            another sequence of its row.
         dropout: the probability of dropping each attention weight in training.  Without it, the scores (..., T, S) are
             never materialized; with it they are, in training steps.
 
@@ -303,6 +305,20 @@ def attention(
             fail(ShapeError, f"attention: the width {width} of the queries is symbolic; pass scale= as well.")
         scale = 1.0 / math.sqrt(max(width, 1))
     attrs = at.AttentionAttrs(bool(causal), float(scale))
+    segments = current_segments()
+    if segments is None:
+        return _attention(q, k, v, mask, attrs, dropout)
+    return segments.register_attention(_attention(q, k, v, segments.attention_mask(q, k, mask), attrs, dropout))
+
+
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Operand | None,
+    attrs: at.AttentionAttrs,
+    dropout: float | Switchable | Tensor,
+) -> Tensor:
     nodes = promote("attention", [q.node, k.node, v.node])
     dtype = nodes[0].type.dtype
     mask_terms = [] if mask is None else [_mask_term(q, k, mask, dtype.accumulate)]

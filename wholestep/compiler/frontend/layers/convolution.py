@@ -6,13 +6,15 @@ channels, so that each of them is one `conv2d` node.
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend.functions.primitives import stack
+from wholestep.compiler.frontend.functions.primitives import matmul, stack
+from wholestep.compiler.frontend.layers.segments import PackedSegments, current_segments
 from wholestep.compiler.frontend.layers.window import (
     Padding,
     Sizes,
     SlidingWindow,
     image_as_signal,
     integers,
+    margins,
     need_images,
     need_weight,
     signal_as_image,
@@ -94,15 +96,50 @@ def conv1d(
 ) -> Tensor:
     """A convolution along one axis: x (N, C, L), weight (O, C / groups, K).  The arguments are those of `conv2d`.
 
+    With padding="causal", zeros before the signal only, element i depends on elements 0 to i.
+
     Example: `ws.conv1d(signal, w, padding="same")`.
     """
     kernel = as_tensor(weight)
     need_images("conv1d", x, 1)
     need_weight("conv1d", kernel, 1)
+    segments = current_segments()
+    if segments is not None:
+        return _packed_conv1d(segments, x, kernel, bias, stride, padding, dilation, groups)
+    if padding == "causal":
+        before = dilation * (kernel_size("conv1d", kernel)[0] - 1)
+        x, padding = pad(x, [(0, 0), (0, 0), (before, 0)]), 0
     rows, flat = signal_as_image(x), signal_as_image(kernel)
     return image_as_signal(
         conv2d(rows, flat, bias, (1, stride), signal_padding(padding), (1, dilation), groups),
     )
+
+
+def _packed_conv1d(
+    segments: PackedSegments,
+    x: Tensor,
+    weight: Tensor,
+    bias: Operand | None,
+    stride: int,
+    padding: int | str,
+    dilation: int,
+    groups: int,
+) -> Tensor:
+    """A convolution along packed rows: one product with the taps of the kernel, which are 0 in other segments."""
+    (size,) = kernel_size("conv1d", weight)
+    total = dilation * (size - 1)
+    low, high = (total, 0) if padding == "causal" else _signal_margins(x, size, stride, padding, dilation)
+    taps = stack(segments.taps(x, size, low, high if stride == 1 else -1, dilation), 2)  # (N, C, K, L)
+    outputs, inputs = integers("conv1d", weight, weight.shape[:2])
+    by_group = taps.reshape((x.shape[0], groups, inputs * size, x.shape[2]))
+    product = matmul(weight.reshape((1, groups, outputs // groups, inputs * size)), by_group)
+    out = product.reshape((x.shape[0], outputs, x.shape[2]))
+    return segments.register_convolution(out if bias is None else out + per_channel("conv1d", bias, out))
+
+
+def _signal_margins(x: Tensor, size: int, stride: int, padding: int | str, dilation: int) -> tuple[int, int]:
+    (low,), (high,) = margins("conv1d", padding, x.shape[2:], (size,), (stride,), (dilation,))
+    return low, high
 
 
 def conv3d(

@@ -11,6 +11,7 @@ import numpy as np
 from wholestep.compiler.frontend.control.scan import scan
 from wholestep.compiler.frontend.functions.primitives import arange, concat, cos, gather, sin
 from wholestep.compiler.frontend.functions.reductions import axis_and_size, normalize_axis
+from wholestep.compiler.frontend.layers.segments import PackedSegments, current_segments
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
@@ -129,7 +130,8 @@ def rotary(
 
     Args:
         x: (..., time, d), d even: queries or keys.
-        start: the position of the first, an integer, or an integer scalar tensor.
+        start: the position of the first, an integer, or an integer scalar tensor.  In packed rows (`ws.data.Ragged`)
+            positions begin at `start` in every sequence.
         interleaved: pairs are neighbours (2i, 2i + 1), as in the paper; else (i, i + d/2), as most models have it.
         frequencies: the angle per position of each of the d/2 pairs; base^(-2i/d) unless given.
 
@@ -161,8 +163,14 @@ def rotary_frequencies(width: int, base: float) -> np.ndarray[Any, Any]:
 
 
 def _turns(x: Tensor, frequencies: np.ndarray[Any, Any], start: int | Tensor) -> tuple[Tensor, Tensor]:
-    """(time, width / 2) cosines and sines; computed at trace time if the positions are known."""
-    time = x.shape[-2]
+    """(time, width / 2) cosines and sines; computed at trace time if the positions are known.
+
+    In packed rows, where positions begin anew in every sequence, (batch, 1, ..., time, width / 2).
+    """
+    time, segments = x.shape[-2], current_segments()
+    if segments is not None:
+        angle = _packed_positions(x, segments, start) * as_tensor(frequencies)
+        return cos(angle).astype(x.dtype), sin(angle).astype(x.dtype)
     if isinstance(time, int) and isinstance(start, int):
         angles = np.outer(np.arange(start, start + time, dtype=np.float64), frequencies)
         return as_tensor(np.cos(angles).astype(x.dtype.numpy)), as_tensor(np.sin(angles).astype(x.dtype.numpy))
@@ -170,3 +178,11 @@ def _turns(x: Tensor, frequencies: np.ndarray[Any, Any], start: int | Tensor) ->
     positions = (arange(time, "float64") + first).reshape((time, 1))
     angle = positions * as_tensor(frequencies)
     return cos(angle).astype(x.dtype), sin(angle).astype(x.dtype)
+
+
+def _packed_positions(x: Tensor, segments: PackedSegments, start: int | Tensor) -> Tensor:
+    if x.ndim < 3 or x.shape[0] != segments.batch or x.shape[-2] != segments.time:
+        expected = f"(batch, ..., {segments.time}, d)"
+        fail(ShapeError, f"rotary: packed rows are {expected}; received {shape_text(x.shape)}.")
+    inner = (1,) * (x.ndim - 3)
+    return (segments.positions + start).reshape((segments.batch, *inner, segments.time, 1)).astype("float64")

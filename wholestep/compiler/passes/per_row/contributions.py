@@ -15,6 +15,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite, toposort
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, divide, product
 from wholestep.compiler.passes.distribute.placement.contractions import contracted_axis
 from wholestep.compiler.passes.distribute.placement.placements import (
@@ -71,7 +72,7 @@ class Contributions:
             return placed
         if node.op in ("add", "sub") and set(inputs) == {Partial(), Replicated()}:
             return Partial()
-        if node.op in ("div", "ratio") and inputs == [Partial(), Partial()]:
+        if node.op in ops_with(Trait.QUOTIENT) and inputs == [Partial(), Partial()]:
             return Partial()
         placed = placement_of(node, [Replicated() if i == Partial() else i for i in inputs], self._axis)
         if is_refused(placed) and node.op in DECOMPOSITIONS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.passes.distribute.placement.placements import Partial
 from wholestep.compiler.passes.per_row import terms as t
@@ -38,7 +39,7 @@ def unaffected_terms(node: Node, rows: Contributions) -> Node | None:
 def _row_losses(node: Node, rows: Contributions, batch: str) -> Node | None:
     if not rows.is_affected(node):
         return None
-    if node.op in ("ratio", "div") and rows.placement(node.inputs[0]) == Partial():
+    if node.op in ops_with(Trait.QUOTIENT) and rows.placement(node.inputs[0]) == Partial():
         return _quotient(node, rows, batch)
     if node.op == "cast":
         return _row_losses(node.inputs[0], rows, batch)

@@ -20,11 +20,10 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import ELEMENTWISE, IRGraph, Node, Output, toposort
-from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, Extent, Shape, evaluate, product, symbols_of
 
-STATIC_LEAVES = frozenset({"constant", "iota", "size"})
 MOST_ELEMENTS = 1 << 24  # of a term that is evaluated: 4096 queries and keys
 HIDDEN = -1e30  # a value of at most this, added to a score, hides a key like -inf: e^(score - 1e30) = 0
 
@@ -101,10 +100,10 @@ def _without_units(reshape: Node) -> Node | None:
         return x.with_inputs([b.reshape(i, shape) if i.type.rank else i for i in x.inputs])
     if x.op != "expand":
         return None
-    kept = attrs_of(x, at.ExpandAttrs).axes
+    old_axes = attrs_of(x, at.ExpandAttrs).axes
     position = {a: n for n, a in enumerate(a for a, e in enumerate(x.type.shape) if e != 1)}
-    inner = b.reshape(x.inputs[0], tuple(x.type.shape[a] for a in kept if a in position))
-    return b.expand_to(inner, shape, [position[a] for a in kept if a in position])
+    inner = b.reshape(x.inputs[0], tuple(x.type.shape[a] for a in old_axes if a in position))
+    return b.expand_to(inner, shape, [position[a] for a in old_axes if a in position])
 
 
 def simple_terms(terms: Iterable[MaskTerm]) -> Iterator[MaskTerm]:
@@ -170,7 +169,7 @@ def sum_terms(terms: Sequence[MaskTerm], scores: Shape, dtype: DType) -> list[No
 
 @dataclass(frozen=True)
 class Visible:
-    """What a term of known values lets queries see."""
+    """The keys that a constant mask leaves visible to the queries."""
 
     everything: bool
     causal: bool  # exactly the keys up to the query's own index
@@ -184,14 +183,14 @@ class StaticMasks:
         self._visible: dict[Node, Visible | None] = {}
 
     def visible(self, mask: Node) -> Visible | None:
-        """What a term shows; None if its values are unknown, or if it adds anything but zeros to visible scores."""
+        """The keys that a mask leaves visible; None if its values are unknown, or if it changes visible scores."""
         if mask not in self._visible:
             self._visible[mask] = self._classify(mask)
         return self._visible[mask]
 
     def _classify(self, mask: Node) -> Visible | None:
         order = toposort([mask])
-        if not all(n.inputs or n.op in STATIC_LEAVES for n in order):
+        if not all(n.inputs or n.op in ops_with(Trait.STEADY) for n in order):
             return None
         for node in order:
             self._static[node] = self._is_static(node)

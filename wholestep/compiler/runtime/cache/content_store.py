@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from wholestep import platforms
 from wholestep.errors import CacheError
 from wholestep.options import CompileOptions, user_cache_folder
 
 LOCK_SECONDS = 2.0  # longest wait for another process that computes the same entry
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 FULL = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -173,14 +173,18 @@ def _own_folder(requested: Path) -> Path:
         requested.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = requested.stat()
     sticky_of_root = status.st_uid == 0 and bool(status.st_mode & stat.S_ISVTX)  # the shared temporary folder
-    if not _is_own(status) and not sticky_of_root:
+    if not platforms.is_own(status) and not sticky_of_root:
         raise PermissionError(f"it belongs to user {status.st_uid}")
     folder = requested
-    if not _is_own(status) or status.st_mode & OTHERS_WRITE:
+    if not platforms.is_own(status) or platforms.is_open_to_others(status):
         folder = requested / f"wholestep-{_user()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         subfolder = folder.lstat()  # lstat: a symbolic link could lead to another user's folder
-        if not stat.S_ISDIR(subfolder.st_mode) or not _is_own(subfolder) or subfolder.st_mode & OTHERS_WRITE:
+        if (
+            not stat.S_ISDIR(subfolder.st_mode)
+            or not platforms.is_own(subfolder)
+            or platforms.is_open_to_others(subfolder)
+        ):
             raise PermissionError(f"others can write to it, and {folder} is not a folder of yours alone")
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
@@ -228,14 +232,10 @@ def _user() -> int:
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
-def _is_own(status: os.stat_result) -> bool:
-    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-
-
 def _is_sound(path: Path) -> bool:
     try:
         status = path.lstat()
-        if not _is_own(status):
+        if not platforms.is_own(status):
             return _warn(path, "belongs to another user and is not loaded")
         if not stat.S_ISREG(status.st_mode):
             return _warn(path, "is not a regular file and is not loaded")

@@ -70,7 +70,7 @@ def find_report(store: ContentStore, key: str) -> OptimizeReport | None:
     """The report of a cached plan's build; with the integers without the e-graph if these were computed."""
     path = store.get(key, BEFORE) or store.get(key, REPORT)
     try:
-        return None if path is None else parse_report(path.read_text())
+        return None if path is None else parse_report(path.read_text(encoding="utf-8"))
     except (OSError, PlanError) as error:
         warnings.warn(f"the cached report {path} is not used: {error}", CacheWarning, stacklevel=2)
         return None

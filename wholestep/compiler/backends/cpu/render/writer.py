@@ -5,6 +5,7 @@ Elementwise code is scalar C in `#pragma omp simd` loops, which gcc vectorizes (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from wholestep.compiler.backends.common.cstyle.writer import CStyleWriter
@@ -24,6 +25,7 @@ REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uin
 
 # Not inlined: gcc would take minutes for an entry function that contains all tiles of the window kernels.
 NOINLINE = "__attribute__((noinline)) "
+DIMENSION = re.compile(r"\bd\d+\b")  # a dimension of the step, in the text of a kernel
 
 
 class CWriter(CStyleWriter):
@@ -42,7 +44,20 @@ class CWriter(CStyleWriter):
         self.schedule = schedule_of(kernel)
         self.params = {b: names[self.place(b)] for b in used} | workspace(self.schedule.inner)
         self.axis_panels: dict[int, tuple[str, str]] = {}
-        self.rounded = {i.id: i for i in self.instrs if i.op == "cast" and i.dtype == bfloat16}
+        casts = (i for i in self.instrs if i.op == "cast" and i.dtype == bfloat16)
+        self.rounded = {i.id: i for i in casts if self.dtypes[i.args[0]] == float32}
+        self.unread = set(self.rounded) - self.read_as_half()
+
+    def read_as_half(self) -> set[int]:
+        """The ids of the values that instructions other than casts back to float32, reductions or stores read."""
+        read = {a for i in self.instrs if not self.is_rounded_in_place(i) for a in i.args}
+        read |= {i.fill for i in self.instrs if i.fill is not None}
+        levels = self.kernel.levels
+        return read | {e.value for x in levels for e in (*x.row_stores, *x.stores, *x.sums, *x.reduces)}
+
+    def is_rounded_in_place(self, i: Instr) -> bool:
+        """Is it a cast to bfloat16 and back to float32, which needs no conversion to 16 bits?"""
+        return i.op == "cast" and i.dtype == float32 and i.args[0] in self.rounded
 
     def scalar_name(self, number: int, slot: int, dtype: DType) -> str:
         return f"s{number}"
@@ -60,11 +75,13 @@ class CWriter(CStyleWriter):
         return " + ".join(terms) or "0"
 
     def expression(self, i: Instr) -> str:
-        source = self.rounded.get(i.args[0]) if i.op == "cast" else None
-        if i.dtype == float32 and source is not None and self.dtypes[source.args[0]] == float32:
-            # The value is rounded in place, without a conversion to 16 bits and back.
+        if self.is_rounded_in_place(i):
+            source = self.rounded[i.args[0]]
             return f"ws_rounded_{SUFFIX[source.dtype]}({self.values[source.args[0]]})"
         return super().expression(i)
+
+    def instructions(self, instrs: Sequence[Instr]) -> None:
+        super().instructions([i for i in instrs if i.id not in self.unread])
 
     # -- the vector axis -------------------------------------------------------------------------------------------
     def is_paneled(self, level: Level) -> bool:
@@ -197,9 +214,9 @@ class CWriter(CStyleWriter):
         # The last symbol is the iteration number of the loop.
         step = "" if self.kernel.loop is None else f", long d{len(self.symbols) - 1}"
         head = [f"static {attribute}void {name}(const ws_call *call, long lo, long hi{step}{self.parameters()}) {{"]
-        text = "\n".join(self.lines)
+        named = set(DIMENSION.findall("\n".join(self.lines)))
         dims = len(self.symbols) - (self.kernel.loop is not None)
-        used = [k for k in range(dims) if f"d{k}" in text]
+        used = [k for k in range(dims) if f"d{k}" in named]
         head += [f"  const long d{k} = call->dims[{k}];" for k in used]
         for (slot, dtype), name in self.scalars.items():
             value = f"call->derived[{slot}]"

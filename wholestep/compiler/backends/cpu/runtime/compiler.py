@@ -50,6 +50,7 @@ LINK = ("-shared",)
 OLDEST_ZIG = (0, 16)
 SHOWN_LINES = 20  # lines of a failing compiler's output that the error shows
 LIBRARIES = ("-lm", "-pthread")
+WINDOWS_LIBRARIES = ("-lapi-ms-win-core-synch-l1-2-0",)  # WaitOnAddress
 EVERY_FLAG = (*FLAGS, ENTRY_LEVEL, *LINK, *LIBRARIES)
 
 
@@ -97,6 +98,12 @@ class CCompiler:
     def is_quick(self) -> bool:
         """Does the command specify a low optimization level, which compiles quickly?"""
         return not {"-O0", "-O1", "-Og"}.isdisjoint(self.command)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What a shared object is linked with."""
+        for_windows = sys.platform == "win32" or any("windows" in word for word in self.command)
+        return (*LIBRARIES, *WINDOWS_LIBRARIES) if for_windows else LIBRARIES
 
     def call(self, target: str, name: str) -> list[str]:
         """The command for one file and target; the caller appends what to do and the output."""
@@ -217,7 +224,9 @@ def compile_c(
 def native_texts() -> tuple[str, ...]:
     """The names and texts of all headers, and of the functions that plans share: part of every key."""
     files = sorted([*NATIVE.rglob("*.h"), *(NATIVE / name for name in SHARED.values())])
-    return tuple(text for path in files for text in (path.relative_to(NATIVE).as_posix(), path.read_text()))
+    return tuple(
+        text for path in files for text in (path.relative_to(NATIVE).as_posix(), path.read_text(encoding="utf-8"))
+    )
 
 
 def shared_object(name: str, cache: ContentStore, compiler: CCompiler, target: str) -> Path:
@@ -246,7 +255,7 @@ def run_compiler(
 
     with build_folder() as folder:
         for name, text in sources.items():
-            Path(folder, name).write_text(text)
+            Path(folder, name).write_text(text, encoding="utf-8")
         names = list(sources)
         with inner_span("gcc"), on_one_thread():  # limits BLAS in a thread that evaluates the step meanwhile
             if len(names) == 1:
@@ -256,14 +265,14 @@ def run_compiler(
                 run_all([*shared, *(partial(_run, command, folder) for command in commands)], default_threads())
                 inputs = [*(f"{name}.o" for name in names), *(str(build()) for build in shared)]
             name = names[0] if len(names) == 1 else ""
-            _run([*compiler.call(target, name), *LINK, *inputs, "-o", "out.so", *LIBRARIES], folder)
+            _run([*compiler.call(target, name), *LINK, *inputs, "-o", "out.so", *compiler.libraries], folder)
         return Path(folder, "out.so").read_bytes()
 
 
 def _run(command: Sequence[str], folder: str) -> None:
     import subprocess
 
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode != 0:
         raise CompilerError(
             f"{command[0]} failed with status {done.returncode}; if the compiler works otherwise, this is a bug in "

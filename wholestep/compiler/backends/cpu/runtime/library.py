@@ -334,13 +334,17 @@ def library_sources(part: str = "") -> dict[str, str]:
     """The text of every file that is compiled for the library, or for one of its parts, by name."""
     names = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - NO_LIBRARY
     order = sorted(names, key=lambda name: (name != INCLUDED, name))  # the slowest file is compiled first
-    return {name: (NATIVE / name).read_text() for name in order}
+    return {name: (NATIVE / name).read_text(encoding="utf-8") for name in order}
 
 
 def build_library(cache: ContentStore, compiler: CCompiler, target: str, part: str = "") -> Path:
     """The shared object of the library for a target by name, or of one of its parts, cached."""
     sources = library_sources(part)
-    texts = [*(text for pair in sources.items() for text in pair), (NATIVE / INCLUDED).read_text(), *native_texts()]
+    texts = [
+        *(text for pair in sources.items() for text in pair),
+        (NATIVE / INCLUDED).read_text(encoding="utf-8"),
+        *native_texts(),
+    ]
     key = key_of("library", part, *texts, *EVERY_FLAG, *flags_of(target), compiler.fingerprint)
     return cache.get_or_compute(key, OBJECT_SUFFIX, lambda: run_compiler(compiler, target, sources))
 

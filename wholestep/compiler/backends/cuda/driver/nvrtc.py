@@ -91,7 +91,7 @@ def pieces(source: GpuSource) -> list[tuple[list[str], str]]:
 
 def translation_unit(kernels: str) -> str:
     """The complete CUDA C++ source of some kernels."""
-    return with_primitives(kernels, PTX.read_text())
+    return with_primitives(kernels, PTX.read_text(encoding="utf-8"))
 
 
 def compile_kernels(body: str, architecture: str, cache: ContentStore) -> bytes:

@@ -206,7 +206,7 @@ def describe_call(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> Libr
 def algorithms(kind: str) -> Mapping[str, str]:
     """Convolution -> the fastest algorithm measured on an architecture, if it is not the library's first proposal."""
     path = COSTS / f"convolutions_{kind}.json"
-    measured: Mapping[str, str] = json.loads(path.read_text())["algorithms"] if path.is_file() else {}
+    measured: Mapping[str, str] = json.loads(path.read_text(encoding="utf-8"))["algorithms"] if path.is_file() else {}
     return measured
 
 

@@ -119,7 +119,7 @@ class GpuSource:
 @cache
 def native(name: str) -> str:
     """Text of a native header."""
-    return (NATIVE / name).read_text()
+    return (NATIVE / name).read_text(encoding="utf-8")
 
 
 def write_kernel(plan: Plan, kernel: Kernel) -> GpuWriter:

@@ -2,6 +2,7 @@
    below 2^31 elements. */
 #define WIN32_LEAN_AND_MEAN
 #define NOMINMAX
+#define NOGDI
 #include <windows.h>
 #include <errno.h>
 #include <string.h>

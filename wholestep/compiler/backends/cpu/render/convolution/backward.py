@@ -78,7 +78,7 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
 
 
 def _depthwise_weight(pen: WindowWriter) -> None:
-    """Depthwise: every channel has its own kernel, so vectors extend over channels, with all taps of each at once."""
+    """Depthwise: each channel has its own kernel, so vectors extend over channels; a tile sums all taps of its channels."""
     w, a = pen.w, pen.window
     _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")

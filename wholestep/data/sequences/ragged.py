@@ -1,0 +1,269 @@
+"""`Ragged`: sequences of different lengths, packed into rows of one length.
+
+Padding every sequence to the longest wastes most of a batch.  Here several sequences share a row (packing,
+arXiv:2107.02027): best-fit decreasing bin packing, which fills all but a few percent.  A row also holds the offsets of
+its sequences, from which layers see where each begins and ends, and a weight for each target, 0 at padding, so that
+losses and metrics are exact means over the data.  Rows are an ordinary table: the native loop, shuffling, workers and
+checkpoints treat them as any other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.layers.segments import OFFSETS
+from wholestep.data.sequences.packing import PackedTable, Packing, pack
+from wholestep.data.sequences.values import Integers, Values, as_numbers, is_ragged, named_values, ranges, read_values
+from wholestep.data.table import INPUT, TARGET, Array
+from wholestep.errors import InputError, OptionError, ShapeError, UsageError
+
+NEXT = "next"
+
+
+class Ragged:
+    """Sequences of different lengths as data for `ws.fit`, `evaluate`, `predict` and `ws.DataLoader`.
+
+    Several sequences share a row of `capacity` elements, and no layer, loss or metric relates those of different
+    sequences: attention and convolutions see one sequence, positions and recurrent states begin anew in each.  A model
+    with a layer that cannot is refused.  `batch_size` counts rows.  Lists of sequences given to `ws.fit` directly are
+    packed with these defaults.
+
+    Args:
+        sequences: a list of arrays, (length,) or (length, features); an Arrow or Polars column of lists; or a pair
+            `(values, offsets)`, of which sequence i is `values[offsets[i]:offsets[i + 1]]`.  A dict has one of these
+            for each argument of `forward`, all of the same lengths.
+        targets: "next": each element is predicted from those before it, as by a language model.  A list of arrays as
+            long as the sequences, or a pair: a target for each element.  An array: a target for each sequence, for a
+            model with `ws.nn.SequencePool`.  None: for `predict`.
+        capacity: elements of a row; the longest sequence, rounded up to a multiple of 16, unless given.
+        sequences_per_row: the most sequences of a row, which a model that pools has as an axis; capacity / 4 unless
+            given.
+        sample_weight: the weight of each sequence.
+
+    Example: `ws.fit(model, ws.data.Ragged(texts, "next", capacity=256), loss="cross_entropy")`.
+    """
+
+    def __init__(
+        self,
+        sequences: object,
+        targets: object = None,
+        *,
+        capacity: int | None = None,
+        sequences_per_row: int | None = None,
+        sample_weight: object = None,
+    ) -> None:
+        inputs = named_values(sequences, INPUT, "sequences")
+        first = next(iter(inputs.values()))
+        for name, values in inputs.items():
+            if not np.array_equal(values.lengths, first.lengths):
+                raise ShapeError(
+                    f"Ragged: all inputs need sequences of the same lengths; those of {name!r} differ from the first's."
+                )
+        if len(first) == 0:
+            raise InputError("Ragged: there are no sequences. Training needs at least one.")
+        self._next = isinstance(targets, str)
+        if self._next:
+            if targets != NEXT or len(inputs) > 1:
+                raise UsageError(f"Ragged: targets={targets!r}: expected 'next', for one input, arrays or None.")
+            self.targets: dict[str, Values | Array] = {TARGET: first.without(1, 0)}
+            inputs = {name: values.without(0, 1) for name, values in inputs.items()}
+        else:
+            self.targets = {} if targets is None else _targets(targets, first.lengths)
+        self.inputs = inputs
+        self.weights = None if sample_weight is None else _weights(sample_weight, len(first))
+        longest = int(self.lengths.max())
+        self.capacity = _size("capacity", capacity, max(-(-longest // 16) * 16, 16))
+        self.slots = _size("sequences_per_row", sequences_per_row, self.capacity // 4 + 1)
+        if longest > self.capacity:
+            raise InputError(
+                f"Ragged: the longest sequence has {longest} elements, and a row {self.capacity}. Give capacity="
+                f"{longest}, or cut the sequences: [s[:{self.capacity}] for s in sequences]."
+            )
+        if self.slots == self.capacity:
+            self.slots += 1  # so that outputs for elements and for sequences have different shapes
+
+    # -- a data set ----------------------------------------------------------------------------------------------
+
+    @property
+    def lengths(self) -> Integers:
+        """The length of each sequence; with "next", of those that predict a target."""
+        return next(iter(self.inputs.values())).lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __repr__(self) -> str:
+        lengths, table = self.lengths, self.table
+        return (
+            f"{len(self)} sequences of {lengths.min()} to {lengths.max()} elements in {len(table)} rows of "
+            f"{self.capacity}, {100 * table.padding:.1f} % of it padding"
+        )
+
+    def select(self, sequences: Integers) -> Ragged:
+        """Some of the sequences, for rows of the same size."""
+        part = object.__new__(Ragged)
+        part.capacity, part.slots, part._next = self.capacity, self.slots, self._next
+        part.inputs = {name: values.select(sequences) for name, values in self.inputs.items()}
+        part.targets = {
+            n: t.select(sequences) if isinstance(t, Values) else t[sequences] for n, t in self.targets.items()
+        }
+        part.weights = None if self.weights is None else self.weights[sequences]
+        return part
+
+    def for_rows_of(self, capacity: int, slots: int) -> Ragged:
+        """The same sequences for rows of another size."""
+        part = self.select(np.arange(len(self)))
+        longest = int(self.lengths.max())
+        if longest > capacity:
+            raise InputError(
+                f"a sequence of {longest} elements does not fit in the rows of the training data, which have "
+                f"{capacity}. Give the training data capacity={longest}, or cut the sequence."
+            )
+        part.capacity, part.slots = capacity, slots
+        return part
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _per_sequence(self) -> bool:
+        return any(not isinstance(t, Values) for t in self.targets.values())
+
+    @cached_property
+    def places(self) -> Packing:
+        """The row of each sequence; where targets are per element, empty sequences are in none (row -1)."""
+        lengths = self.lengths
+        packed = np.flatnonzero(lengths > 0) if self.targets and not self._per_sequence else np.arange(len(lengths))
+        if not len(packed):
+            raise InputError(
+                "Ragged: every sequence is empty"
+                + (", or has one element and so none to predict." if self._next else ".")
+                + " Give longer ones."
+            )
+        row, slot = np.full((2, len(lengths)), -1)
+        row[packed], slot[packed], rows = pack(lengths[packed], self.capacity, self.slots)
+        return Packing(row, slot, rows)
+
+    @cached_property
+    def table(self) -> PackedTable:
+        """The packed rows: inputs, the offsets of their sequences, targets, and weights that are 0 at padding."""
+        packing = self.places
+        offsets = np.zeros((packing.rows, self.slots + 1), np.int32)
+        order = self._sequences_in_order
+        offsets[packing.row[order], packing.slot[order] + 1] = self.lengths[order]
+        offsets = np.cumsum(offsets, axis=1, dtype=np.int32)
+        at = self._elements(offsets)
+        inputs = {name: self._rows(v, at, np.zeros((), v.values.dtype)) for name, v in self.inputs.items()}
+        targets = {
+            name: self._rows(t, at, t.values[0]) if isinstance(t, Values) else self._slots(t, t[order[0]])
+            for name, t in self.targets.items()
+        }
+        return PackedTable({**inputs, OFFSETS: offsets}, targets, self._weights(at) if targets else None)
+
+    @property
+    def _sequences_in_order(self) -> Integers:
+        """The packed sequences, row by row."""
+        packed = np.flatnonzero(self.places.row >= 0)
+        return packed[np.lexsort((self.places.slot[packed], self.places.row[packed]))]
+
+    def _elements(self, offsets: Array) -> Integers:
+        """The position of each element in the flattened rows, in the order of `_sequences_in_order`."""
+        order, packing = self._sequences_in_order, self.places
+        starts = packing.row[order] * self.capacity + offsets[packing.row[order], packing.slot[order]]
+        return ranges(starts, self.lengths[order])
+
+    def _rows(self, values: Values, at: Integers, padding: Any) -> Array:
+        inner = values.values.shape[1:]
+        rows = np.empty((self.places.rows * self.capacity, *inner), values.values.dtype)
+        rows[...] = padding
+        rows[at] = values.values[values.positions(self._sequences_in_order)]
+        return rows.reshape((self.places.rows, self.capacity, *inner))
+
+    def _slots(self, values: Array, padding: Any) -> Array:
+        order, packing = self._sequences_in_order, self.places
+        rows = np.empty((packing.rows, self.slots, *values.shape[1:]), values.dtype)
+        rows[...] = padding
+        rows[packing.row[order], packing.slot[order]] = values[order]
+        return rows
+
+    def _weights(self, at: Integers) -> Array:
+        """The weight of each target, (rows, capacity) or (rows, sequences)."""
+        order = self._sequences_in_order
+        each = np.ones(len(self), np.float32) if self.weights is None else self.weights
+        if self._per_sequence:
+            return self._slots(each, 0.0)
+        rows = np.zeros(self.places.rows * self.capacity, np.float32)
+        rows[at] = np.repeat(each[order], self.lengths[order])
+        return rows.reshape((self.places.rows, self.capacity))
+
+    def unpack(self, outputs: Any) -> Any:
+        """Outputs of packed rows by sequence: a list of arrays, or an array where they are one for each sequence."""
+        if isinstance(outputs, Mapping):
+            return {name: self.unpack(out) for name, out in outputs.items()}
+        if isinstance(outputs, tuple | list):
+            return type(outputs)(self.unpack(out) for out in outputs)
+        packing, table = self.places, self.table
+        if outputs.shape[1] == self.slots:
+            return outputs[packing.row, packing.slot]
+        starts = table.inputs[OFFSETS][packing.row, packing.slot]
+        return [outputs[r, a : a + n] for r, a, n in zip(packing.row, starts, self.lengths, strict=True)]
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def as_ragged(data: object, labels: object = None) -> Ragged | None:
+    """Data with sequences of different lengths, `x` or `(x, y)` or `(x, y, sample_weight)`; None for any other data."""
+    if isinstance(data, Ragged):
+        return data
+    parts = (data, labels) if labels is not None else data if isinstance(data, tuple) else (data,)
+    if not 1 <= len(parts) <= 3 or not is_ragged(parts[0]):
+        return None
+    x, y, weight = (*parts, None, None)[:3]
+    return Ragged(x, y, sample_weight=weight)
+
+
+def _targets(targets: object, lengths: Integers) -> dict[str, Values | Array]:
+    """Targets by output: for each element where they are lists of the sequences' lengths, else for each sequence."""
+    named = targets if isinstance(targets, Mapping) else {TARGET: targets}
+    read = {str(name): _target(value, lengths, f"targets[{name!r}]") for name, value in named.items()}
+    if len({isinstance(t, Values) for t in read.values()}) > 1:
+        raise UsageError(
+            "Ragged: targets are for each element or for each sequence, not some of both. Repeat a target of a "
+            "sequence for each of its elements."
+        )
+    return read
+
+
+def _target(value: Any, lengths: Integers, what: str) -> Values | Array:
+    lists = isinstance(value, list) and len(value) > 0 and all(np.ndim(v) > 0 for v in value)
+    if lists or (isinstance(value, tuple) and len(value) == 2) or hasattr(value, "__arrow_c_stream__"):
+        read = read_values(value, what)
+        if not np.array_equal(read.lengths, lengths):
+            raise ShapeError(
+                f"Ragged: {what} has a target for each element, so its lengths are those of the sequences; they "
+                "differ. A target for each sequence is an array: np.array(targets)."
+            )
+        return read
+    array = as_numbers(value, what)
+    if len(array) != len(lengths):
+        raise ShapeError(f"Ragged: there are {len(lengths)} sequences; received {len(array)} {what}.")
+    return array
+
+
+def _weights(value: object, count: int) -> Array:
+    array = np.asarray(value, np.float32)
+    if array.shape != (count,):
+        raise ShapeError(f"Ragged: sample_weight has one number for each of {count} sequences; received {array.shape}.")
+    return array
+
+
+def _size(name: str, value: int | None, default: int) -> int:
+    if value is None:
+        return default
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 2:
+        raise OptionError(f"Ragged: {name} must be an integer of at least 2; received {value!r}.")
+    return int(value)
