@@ -129,7 +129,7 @@ def _square(term: Term) -> Node:
         return _sum_squares(term.values if term.stored is None else term.stored)
     left, right = term.left, term.right
     if isinstance(left, Dense) and isinstance(right, Dense) and left.count == 1:
-        return b.mul(_sum_squares(left.vectors), _sum_squares(right.vectors))
+        return b.mul(_square_of_vector(left), _square_of_vector(right))
     return _sum_squares(explicit(replace(term, views=()))) if _is_explicit(term) else _inner(term, term)
 
 
@@ -149,6 +149,11 @@ def _is_explicit(term: Outer) -> bool:
         return False
     k, m, n = (e if isinstance(e, int) else SYMBOLIC for e in (left.count, left.size, right.size))
     return k * (m + n) > m * n
+
+
+def _square_of_vector(factor: Dense) -> Node:
+    """‖v‖² of each row's one vector, in the shape (batch, size), in which the layer reads it too."""
+    return _sum_squares(b.reshape(factor.vectors, (factor.vectors.type.shape[0], factor.size)))
 
 
 def _sum_squares(x: Node) -> Node:
