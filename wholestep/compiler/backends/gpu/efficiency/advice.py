@@ -6,7 +6,7 @@ threads whose addresses are far apart, or a grid too small for the machine.
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.gpu.efficiency.estimate import Estimate, estimate
+from wholestep.compiler.backends.gpu.efficiency.estimate import Estimate, estimates
 from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.plan.model.kernel import Plan
 
@@ -19,8 +19,7 @@ REASONS = {
 
 def slow_kernels(plan: Plan) -> dict[int, str]:
     """Kernel id -> why its schedule takes much longer than the price of its work; the one that loses most first."""
-    found = ((kernel.id, estimate(plan, kernel)) for kernel in plan.kernels)
-    slow = [(id, e) for id, e in found if is_slow(plan, e)]
+    slow = [(id, e) for id, e in estimates(plan) if is_slow(plan, e)]
     return {id: explain(e) for id, e in sorted(slow, key=lambda pair: pair[1].price - pair[1].ns)}
 
 

@@ -8,9 +8,11 @@ is off by ten to a thousand.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 
-from wholestep.compiler.backends.gpu.efficiency.work import WORK
+from wholestep.compiler.backends.gpu.efficiency.work import WORK, KernelWork
+from wholestep.compiler.backends.gpu.fusion.launches import by_launch
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.target import costs_of, target_of
 from wholestep.compiler.plan.io.traffic import price_kernel
@@ -37,17 +39,31 @@ class Estimate:
         return self.ns / self.price if self.price else 1.0
 
 
-def estimate(plan: Plan, kernel: Kernel) -> Estimate:
-    """The estimate of a kernel; of forms without a rule here, such as a library's, the price alone."""
-    computing, moving = price_kernel(kernel, plan.buffers, target_of(plan).costs)
+def estimates(plan: Plan) -> Iterator[tuple[int, Estimate]]:
+    """Kernel id -> its estimate.  Kernels that share a launch run at the same time and fill the machine together."""
+    for launch in by_launch(plan.kernels):
+        works = {kernel.id: work_of(plan, kernel) for kernel in launch}
+        active = sum(work.active for work in works.values() if work is not None)
+        for kernel in launch:
+            yield kernel.id, estimate(plan, kernel, works[kernel.id], active)
+
+
+def work_of(plan: Plan, kernel: Kernel) -> KernelWork | None:
+    """The work of a kernel's schedule; None for forms without a rule here, such as a library's."""
     rule, schedule = WORK.get(schedule_of(kernel).form), schedule_of(kernel)
-    if rule is None or schedule.owns or schedule.chained:
+    return None if rule is None or schedule.owns or schedule.chained else rule(plan, kernel)
+
+
+def estimate(plan: Plan, kernel: Kernel, work: KernelWork | None, active: float) -> Estimate:
+    """The estimate of a kernel whose launch has so many active threads; without its work, the price alone."""
+    computing, moving = price_kernel(kernel, plan.buffers, target_of(plan).costs)
+    if work is None:
         return Estimate(max(computing, moving))
-    work, machine = rule(plan, kernel), costs_of(plan).efficiency
+    schedule, machine = schedule_of(kernel), costs_of(plan).efficiency
     multiprocessors = target_of(plan).multiprocessors
     resident = multiprocessors * max(1, machine.resident_threads // schedule.threads)
     waves = ceil(schedule.blocks * schedule.chunks / resident)
-    used = min(1.0, work.active / (multiprocessors * machine.busy_threads))
+    used = min(1.0, active / (multiprocessors * machine.busy_threads))
     return Estimate(
         max(computing, moving),
         (waves * work.rounds + work.last) * machine.load_latency,
