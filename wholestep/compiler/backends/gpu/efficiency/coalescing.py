@@ -7,6 +7,7 @@ hardware moves whole sectors, so the second moves eight times the bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,20 @@ def decompose(first: int, axes: Sequence[int], extents: Mapping[int, int]) -> di
     for axis in reversed(axes):
         points[axis], rest = rest % extents[axis], rest // extents[axis]
     return points
+
+
+def warps_of(order: Sequence[int], extents: Mapping[int, int], vector: int | None, each: int) -> list[dict[int, Numbers]]:
+    """The axis indices of some warps over vectors of `each` elements, in the given order of axes."""
+    if vector is not None:
+        extents = {**extents, vector: max(1, extents[vector] // each)}
+    total = prod(extents[a] for a in order)
+    warps = [decompose(first, order, extents) for first in first_points(total)]
+    return warps if vector is None else [{**points, vector: points[vector] * each} for points in warps]
+
+
+def first_points(total: int) -> tuple[int, ...]:
+    """The first points of warps whose addresses are computed."""
+    return tuple(dict.fromkeys(max(0, min(total - WARP, at)) for at in (0, total // 3, 2 * total // 3)))
 
 
 @dataclass(frozen=True)

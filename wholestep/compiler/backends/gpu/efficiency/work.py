@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, prod
 
-from wholestep.compiler.backends.gpu.efficiency.coalescing import SECTOR, Numbers, decompose, touched_memory
+from wholestep.compiler.backends.gpu.efficiency.coalescing import (
+    SECTOR,
+    Numbers,
+    decompose,
+    first_points,
+    touched_memory,
+    warps_of,
+)
 from wholestep.compiler.backends.gpu.grids.convolution import product_sizes
 from wholestep.compiler.backends.gpu.grids.row_loads import (
     has_vector_loads,
@@ -88,11 +95,6 @@ def accesses(plan: Plan, levels: Sequence[Level]) -> Iterator[tuple[Load, bool]]
     return ((load, plain) for load, plain in loads.items() if plan.buffers[load.buffer].space is not Space.WORK)
 
 
-def some_warps(total: int) -> tuple[int, ...]:
-    """The first points of warps whose addresses are computed."""
-    return tuple(dict.fromkeys(max(0, min(total - WARP, at)) for at in (0, total // 3, 2 * total // 3)))
-
-
 # -- forms -----------------------------------------------------------------------------------------------------------
 
 
@@ -103,14 +105,9 @@ def elements(plan: Plan, kernel: Kernel) -> KernelWork:
         return pixels(kernel.body, schedule, prod(extents[a] for a in range(4)))
     depth = extents[kernel.body.reduced] if isinstance(kernel.body, Columns) else 1
     axis, each = kernel.vector, schedule.vector
-    inner = () if axis is None else (axis,)
-    axes = (*kernel.rows, *inner)
-    if axis is not None:
-        extents = {**extents, axis: max(1, extents[axis] // each)}
-    total = prod(extents[a] for a in axes)
-    points = [decompose(at, axes, extents) for at in some_warps(total)]
-    if axis is not None and each > 1:
-        points = [{**p, axis: p[axis] * each} for p in points]
+    axes = (*kernel.rows, *(() if axis is None else (axis,)))
+    total = prod(extents[a] for a in axes if a != axis) * (1 if axis is None else max(1, extents[axis] // each))
+    points = warps_of(schedule.order or axes, extents, axis, each)
     levels = kernel.levels if depth == 1 else kernel.levels[:1]
     moved = moving_ns(plan, kernel, Warps(tuple(points), total * each * depth, axis, each, each), levels)
     threads = schedule.blocks * schedule.threads
@@ -153,7 +150,7 @@ def row_points(nest: Nest, schedule: GpuSchedule, extents: Mapping[int, int], le
         return ({nest.vector or 0: np_lanes(schedule.vector, length)},)
     packs = {**extents, nest.vector: schedule.width}
     total = prod(extents[a] for a in nest.rows) * schedule.width
-    warps = [decompose(at, (*nest.rows, nest.vector), packs) for at in some_warps(total)]
+    warps = [decompose(at, (*nest.rows, nest.vector), packs) for at in first_points(total)]
     last = max(0, length - schedule.vector)
     return tuple({**p, nest.vector: (p[nest.vector] * schedule.vector).clip(0, last)} for p in warps)
 

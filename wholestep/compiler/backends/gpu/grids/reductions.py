@@ -8,6 +8,7 @@ from math import prod
 
 from wholestep.compiler.backends.gpu.cost_model import ReductionCosts
 from wholestep.compiler.backends.gpu.grids.row_loads import accesses_padded_rows, prefetch_bytes
+from wholestep.compiler.backends.gpu.grids.thread_order import thread_order
 from wholestep.compiler.backends.gpu.kernel_schedule import (
     JOINED_CHUNKS,
     PARTS,
@@ -55,6 +56,7 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
             THREADS,
             blocks_of(vectors, THREADS, costs.grids.most_vector_blocks),
             vector=elements_per_thread,
+            order=thread_order(plan, kernel, nest, elements_per_thread),
         )
     if isinstance(length, int) and (shares := _rows_in_a_warp(costs.reductions, kernel, nest, length)):
         width, vector = shares
