@@ -1,4 +1,4 @@
-"""`within=` on three examples: the time from the call to its end, and the result beside that of as many fixed epochs."""
+"""`within=` on three examples: the time from the call to its end, and the result beside that of fixed epochs."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import Position
 from wholestep.callbacks.stopping import StepBudget
 from wholestep.data.loader import DataLoader
-from wholestep.errors import CheckpointError, UnknownNameError, UsageError
+from wholestep.errors import CheckpointError, UsageError
 from wholestep.session.running.entry_point import StepResult
 from wholestep.train.checkpoint import load_checkpoint
 from wholestep.train.checkpoint.folder import StoredCheckpoint, checkpoints_in
@@ -31,7 +31,6 @@ log = logging.getLogger("wholestep")
 Array = np.ndarray[Any, Any]
 POSITION = "session/"  # prefix of runtime scalars and counters in a state dict
 BRANCH = "branch"  # key in a configuration: the run and the step that a branch starts from
-GRADIENT = ".grad"  # suffix of the name of a parameter's gradient
 
 
 class Replay:
@@ -102,18 +101,13 @@ class Replay:
         return result
 
     def tensor(self, name: str) -> Array:
-        """A state, an input of the step, or the gradient of a parameter (`0.weight.grad`), before the update."""
+        """A tensor of the step before its update: an input, a state, the output of a layer (`encoder.0`), a tensor
+        that `keep(name)` named, or the gradient of the loss for one (`encoder.0.grad`).
+        """
         if name in self.inputs:
             return np.asarray(self.inputs[name])
-        if name.endswith(GRADIENT):
-            gradients = self.session.gradients(self.inputs)
-            if (parameter := name.removesuffix(GRADIENT)) in gradients:
-                return gradients[parameter]
         states = self.session.state_dict()
-        if name not in states:
-            names = ", ".join((*self.inputs, *states))
-            raise UnknownNameError(f"the step has no tensor {name!r}; there are: {names}, and gradients: <name>.grad.")
-        return states[name]
+        return states[name] if name in states else self.session.tensors([name], self.inputs)[name]
 
 
 def _branched_at(folder: Path) -> int:
