@@ -164,7 +164,7 @@ from wholestep.train import (
     CrossValidation as CrossValidation, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,
     TrainConfig as TrainConfig, TrainHistory as TrainHistory, Replica as Replica, ReplicaHistory as ReplicaHistory,
     PredictionInterval as PredictionInterval, History as History, find_batch_size as find_batch_size,
-    find_lr as find_lr,
+    find_lr as find_lr, search as search, SearchResult as SearchResult, Trial as Trial,
 )
 from wholestep.train.branch import branch as branch
 from wholestep.train.replay import (

@@ -19,7 +19,9 @@ from wholestep.interop.onnx.read import table as onnx
 from wholestep.interop.torch.aten import table as aten
 
 ROOT = Path(__file__).parents[2]
-EXECUTED = ["README.md", "docs/tutorial.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/guides/*.md"))]
+RECIPES = [p for p in ROOT.glob("docs/cookbook/*.md") if p.name != "README.md"]
+GUIDES = sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("docs/guides/*.md"), *RECIPES))
+EXECUTED = ["README.md", "docs/tutorial.md", *GUIDES]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -14,7 +14,7 @@ from wholestep.callbacks.loggers import (
     CSVLogger as CSVLogger, JSONLinesLogger as JSONLinesLogger, TensorBoardLogger as TensorBoardLogger,
 )
 from wholestep.callbacks.stopping import (
-    EarlyStopping as EarlyStopping, StepBudget as StepBudget, TimeBudget as TimeBudget,
+    EarlyStopping as EarlyStopping, PruneTrial as PruneTrial, StepBudget as StepBudget, TimeBudget as TimeBudget,
 )
 from wholestep.callbacks.loss_spikes import LossSpikes as LossSpikes, Spike as Spike
 from wholestep.callbacks.privacy_ledger import PrivacyLedger as PrivacyLedger

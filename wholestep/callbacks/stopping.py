@@ -173,3 +173,33 @@ class StepBudget(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.done = state["done"]
+
+
+class PruneTrial(Callback):
+    """Reports a number to a trial of Optuna, or of anything with `report` and `should_prune`, and ends the run when
+    the trial says so; `pruned` is then True.
+
+    Args:
+        trial: `report(value, epoch)` and `should_prune()`, as an `optuna.Trial` has them.
+        monitor: a name in the logs.
+
+    Example::
+
+        def objective(trial):
+            pruning = ws.callbacks.PruneTrial(trial)
+            history = build(lr=trial.suggest_float("lr", 1e-4, 1e-1, log=True)).fit(callbacks=[pruning])
+            if pruning.pruned:
+                raise optuna.TrialPruned
+            return min(history["val_loss"])
+    """
+
+    def __init__(self, trial: Any, monitor: str = "val_loss") -> None:
+        if not (hasattr(trial, "report") and hasattr(trial, "should_prune")):
+            raise OptionError(f"PruneTrial takes a trial with report and should_prune; received {trial!r}.")
+        self.trial, self.monitor, self.pruned = trial, canonical(monitor), False
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self.trial.report(read_monitor("PruneTrial", self.monitor, logs, self.run.names if self.run else ()), epoch)
+        self.pruned = bool(self.trial.should_prune())
+        if self.pruned and self.run is not None:
+            self.run.stop(f"the trial was pruned at epoch {epoch}")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import product, shape_text
+from wholestep.compiler.ir.types import Shape, product, shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.metrics.array_functions import X
 from wholestep.metrics.base import Array, States
@@ -71,7 +71,7 @@ class SSIM(Mean):
             fail(OptionError, f"ssim: window is an integer of at least 1, sigma is above 0; received {received}.")
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
-        shape = prediction.shape
+        shape: Shape = prediction.shape
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         sizes = [n for n in shape[-2:] if isinstance(n, int) and n >= self.window]
         if len(shape) not in (3, 4) or len(sizes) != 2:

@@ -187,7 +187,8 @@ class Brier(OfProbabilities, Mean):
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         seen = self._score_rows(prediction, target)
-        p, t = self.probabilities(seen), seen.target
+        p: Any = self.probabilities(seen)
+        t: Any = seen.target
         if seen.form is PredictionForm.SCORES:
             t = where(t.reshape((*t.shape, 1)) == np.arange(int(p.shape[-1]), dtype=np.int32), 1.0, 0.0)
         error: Any = p - t.astype("float64")
@@ -278,8 +279,8 @@ class AdaptiveCalibrationError(OfProbabilities, KeptRows):
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         seen = self._score_rows(prediction, target)
-        rows, t = (product(seen.rows),), seen.target
-        p = self.probabilities(seen)
+        rows: Any = (product(seen.rows),)
+        p, t = self.probabilities(seen), seen.target
         weights = self.amounts(seen, p if seen.form is PredictionForm.EACH else p.max(-1), weight)
         if seen.form is PredictionForm.ROWS:
             t = t.argmax(-1)

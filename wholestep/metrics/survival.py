@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import product, shape_text
+from wholestep.compiler.ir.types import Shape, product, shape_text
 from wholestep.errors import ShapeError
 from wholestep.metrics.array_functions import X
 from wholestep.metrics.base import Array, States
@@ -34,7 +34,8 @@ class Concordance(KeptRows):
     higher_is_better: ClassVar[bool | None] = True
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
-        p, t = prediction.shape, target.shape
+        p: Shape = prediction.shape
+        t: Shape = target.shape
         if product(p[1:]) != 1 or len(t) > 2 or (t[1:] not in ((), (1,), (2,))) or p[:1] != t[:1]:
             fail(
                 ShapeError,

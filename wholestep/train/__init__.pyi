@@ -11,6 +11,7 @@ from wholestep.train.config import TrainConfig as TrainConfig
 from wholestep.train.trainer import Trainer as Trainer
 from wholestep.train.fitting import fit as fit
 from wholestep.train.tuning.cross_validation import CrossValidation as CrossValidation, cross_validate as cross_validate
+from wholestep.train.tuning.trials import SearchResult as SearchResult, Trial as Trial, search as search
 from wholestep.train.tuning.intervals import PredictionInterval as PredictionInterval
 from wholestep.train.tuning.search import (
     RateSearch as RateSearch, find_batch_size as find_batch_size, find_lr as find_lr,

@@ -7,10 +7,11 @@ from functools import reduce
 from operator import add
 from typing import Any, TypeVar
 
+from wholestep.compiler.frontend.functions.primitives import concat, one_hot
 from wholestep.compiler.frontend.shape import axes
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import UsageError
+from wholestep.errors import OptionError, UsageError
 from wholestep.lazy import interop
 from wholestep.nn.layers.table_encoding import encoding_of, keep_encoding
 from wholestep.nn.module.function_module import FunctionModule
@@ -177,28 +178,43 @@ def in_float32(layer: M) -> M:
 
 
 class Ensemble(Module):
-    """The mean of the outputs of several models with the same inputs and outputs, as one program.
+    """Several models with the same inputs and outputs, combined in one program.
 
-    For scores of classes it is the mean of the scores, whose softmax is the normalised geometric mean of the members'
-    probabilities.
+    Args:
+        members: the models.
+        combine: "mean" of the outputs; for scores of classes that is the normalised geometric mean of the members'
+            probabilities.  "vote": the fraction of the members whose highest score is that of the class.  Or a module
+            that takes the members' outputs side by side on their last axis (stacking); it is trained by `ws.fit` of the
+            ensemble, after `member.freeze("*")` of each.
 
     Example: `ws.nn.Ensemble([one, other]).predict(x)`.
     """
 
-    def __init__(self, members: Sequence[Module]) -> None:
+    def __init__(self, members: Sequence[Module], combine: str | Module = "mean") -> None:
         if not members or not all(isinstance(m, Module) for m in members):
             fail(UsageError, f"an ensemble has at least one module; received {members!r}. Give [one, other].")
-        self.members = list(members)
+        if combine not in ("mean", "vote") and not isinstance(combine, Module):
+            fail(OptionError, f"combine is 'mean', 'vote' or a module that takes all outputs; received {combine!r}.")
+        self.members, self.combine = list(members), combine
         if (encoding := encoding_of(self.members[0])) is not None:
             keep_encoding(self, encoding)
         if MEANINGS in self.members[0].__dict__:
             self.__dict__[MEANINGS] = self.members[0].__dict__[MEANINGS]
 
     def children(self) -> dict[str, Module]:
-        return {str(i): member for i, member in enumerate(self.members)}
+        members = {str(i): member for i, member in enumerate(self.members)}
+        return {**members, "combine": self.combine} if isinstance(self.combine, Module) else members
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        return _mean([member(*inputs, **named) for member in self.members])
+        outputs = [member(*inputs, **named) for member in self.members]
+        if isinstance(self.combine, Module):
+            return self.combine(concat(outputs, -1))
+        return _mean([_vote(out) for out in outputs] if self.combine == "vote" else outputs)
+
+
+def _vote(scores: Tensor) -> Tensor:
+    """1 for the class of the highest score, 0 for others."""
+    return one_hot(scores.argmax(-1), int(scores.shape[-1]), scores.dtype)
 
 
 def _mean(outputs: list[Any]) -> Any:
