@@ -152,7 +152,7 @@ class RandomAffine(Augmentation):
         translate: shares of height and width by which images move at most, in each direction.
         scale: the least and the largest factor.
         shear: horizontal shears are from -shear to shear, in degrees.
-        mode: "bilinear" or "nearest" interpolation.
+        mode: "nearest" pixels, as torchvision's default, or "bilinear" interpolation, which takes four of them.
 
     Example: `ws.data.RandomAffine(degrees=15, translate=0.1)`.
     """
@@ -161,7 +161,7 @@ class RandomAffine(Augmentation):
     translate: float = 0.0
     scale: tuple[float, float] = (1.0, 1.0)
     shear: float = 0.0
-    mode: str = "bilinear"
+    mode: str = "nearest"
 
     def __post_init__(self) -> None:
         _need_range(self, "scale", self.scale)
