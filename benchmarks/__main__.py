@@ -7,10 +7,12 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks import (
     adamw,
     augment,
+    deadlines,
     epochs,
     estimates,
     estimators,
@@ -80,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         ("estimate", "the predicted time of a step beside the measured one, on all cases"),
         ("replicas", "eight replicas of the perceptron as a multiple of one"),
+        ("within", "runs of 20 seconds on three examples: when they end, and how well they train"),
     ):
         plain = commands.add_parser(name, help=text)
         plain.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -233,9 +236,9 @@ def main() -> int:
             check_threads(arguments.threads)
             result = estimators.run(arguments.rounds, arguments.threads)
             show = tables.show_estimators
-        elif arguments.command in ("estimate", "replicas"):
+        elif arguments.command in ("estimate", "replicas", "within"):
             check_threads(arguments.threads)
-            benchmark = {"estimate": estimates, "replicas": replicas}[arguments.command]
+            benchmark: Any = {"estimate": estimates, "replicas": replicas, "within": deadlines}[arguments.command]
             result, show = benchmark.run(arguments.threads), benchmark.show
         elif arguments.command == "wasm":
             result = {name: wasm.measure(name, arguments.rounds) for name in wasm.NETWORKS}

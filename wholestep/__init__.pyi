@@ -11,7 +11,7 @@ from wholestep.compiler.ir.types import (
     int64 as int64, uint8 as uint8,
 )
 from wholestep.compiler.frontend.step import Spec as Spec, Step as Step, step as step
-from wholestep.compiler.frontend.gradients import gradients as gradients
+from wholestep.compiler.frontend.gradients import gradients as gradients, hessian as hessian, jacobian as jacobian
 from wholestep.compiler.frontend.functions.primitives import stop_gradient as stop_gradient
 from wholestep.compiler.frontend.control.custom_gradient import custom_gradient as custom_gradient
 from wholestep.optim import runtime as runtime
@@ -104,6 +104,10 @@ from wholestep.compiler.frontend.shape.axes import (
     unsqueeze as unsqueeze,
 )
 from wholestep.compiler.frontend.functions.einsum import einsum as einsum
+from wholestep.compiler.frontend.functions.linear_algebra import (
+    cholesky as cholesky, det as det, inv as inv, slogdet as slogdet, solve as solve,
+    solve_triangular as solve_triangular,
+)
 
 # networks of other libraries
 from wholestep.interop.torch.aten import (
@@ -117,6 +121,7 @@ from wholestep.optim import (
     NAdam as NAdam, RAdam as RAdam, RMSprop as RMSprop, Adagrad as Adagrad, Lion as Lion, LAMB as LAMB,
     Adafactor as Adafactor, Muon as Muon, Adadelta as Adadelta, Adamax as Adamax, Rprop as Rprop, ASGD as ASGD,
     LARS as LARS, AdEMAMix as AdEMAMix, ScheduleFreeAdamW as ScheduleFreeAdamW, Prodigy as Prodigy, LBFGS as LBFGS,
+    NorMuon as NorMuon, ScheduleFreeSGD as ScheduleFreeSGD,
     AdaBelief as AdaBelief, Yogi as Yogi, Adan as Adan, NovoGrad as NovoGrad,
     AdamOptimizer as AdamOptimizer, sgd as sgd, sgd_on_graph as sgd_on_graph,
 )

@@ -78,6 +78,9 @@ UPDATES: dict[str, Update] = {
     ),
     "adafactor": Update(MATRIX, 3, lambda ws: ws.Adafactor(1e-2), ("Adafactor", {"lr": 1e-2})),
     "muon": Update(SQUARES, 5, lambda ws: ws.Muon(RATE), ("Muon", {"lr": RATE}), same_numbers=False),
+    "polar_express": Update(SQUARES, 5, lambda ws: ws.Muon(RATE, polar_express=True)),
+    "normuon": Update(SQUARES, 5, lambda ws: ws.NorMuon(RATE)),
+    "schedule_free_sgd": Update(FLAT, 7, lambda ws: ws.ScheduleFreeSGD(RATE)),
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import wholestep as ws
 
@@ -136,3 +137,76 @@ def test_a_fit_validates_on_the_last_rows() -> None:
         progress=False,
     )
     assert history["val_loss"] == [np.arange(15, 20).mean()]
+
+
+class Kept(ws.nn.Module):
+    def __init__(self) -> None:
+        self.first, self.drop, self.last = ws.nn.Linear(3, 4), ws.nn.Dropout(0.5), ws.nn.Linear(4, 2)
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        h = ws.tanh(self.first(x)).keep("hidden")
+        return self.last(self.drop(h))
+
+
+class Watch:
+    every = 1
+    tensors = ("hidden", "hidden.grad", "last")
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, float]] = []
+
+    def on_activations(self, step: int, stats: Mapping[str, Any]) -> None:
+        self.seen.append({name: stats[name].norm for name in stats})
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_an_observer_of_chosen_tensors_gets_them_and_their_gradients(device: str) -> None:
+    watch, model, plain = Watch(), Kept(), Kept()
+    by_fit(model, watch, seed=0, device=device)  # type: ignore[arg-type]
+    by_fit(plain, None, seed=0, device=device)
+    assert len(watch.seen) == 6
+    assert {tuple(stats) for stats in watch.seen} == {("hidden", "hidden.grad", "last")}
+    assert all(0 < stats["hidden.grad"] < 1 for stats in watch.seen)
+    for name, array in plain.state_dict().items():
+        np.testing.assert_array_equal(model.state_dict()[name], array)  # the steps are unchanged
+
+
+def test_tensors_and_gradients_are_those_of_torch() -> None:
+    model = mlp()
+    made = session(model)
+    weights = {n: torch.tensor(a, requires_grad=True) for n, a in model.state_dict().items()}
+    x = torch.tensor(X[:8], requires_grad=True)
+    hidden = x @ weights["0.weight"].T + weights["0.bias"]
+    hidden.retain_grad()
+    scores = torch.relu(hidden) @ weights["2.weight"].T + weights["2.bias"]
+    torch.nn.functional.cross_entropy(scores, torch.tensor(Y[:8]).long()).backward()
+    found = made.tensors(["0", "0.grad", "2.weight.grad", "x.grad"], x=X[:8], labels=Y[:8])
+    assert list(found) == ["0", "0.grad", "2.weight.grad", "x.grad"]
+    expected = (hidden, hidden.grad, weights["2.weight"].grad, x.grad)
+    for ours, theirs in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_only_the_tensors_that_are_asked_for_are_computed() -> None:
+    made = session(Kept())
+    entries = made._programs.entries
+    before = set(entries)
+    made.tensors(["first"], x=X[:8])
+    (name,) = set(entries) - before
+    assert [o for o, _ in entries[name].plan.outputs] == ["first"]
+    assert {entries[name].plan.buffers[i].name for _, i in entries[name].plan.states} == {"first.weight", "first.bias"}
+    made.step(x=X[:8], labels=Y[:8])
+    assert set(entries) - before == {name}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("fist", "has no tensor 'fist'. Did you mean 'first'?"),
+        ("labels.grad", "the loss has no gradient for 'labels'"),
+        ("nothing.grad", "has no tensor 'nothing'"),
+    ],
+)
+def test_unknown_tensors_are_refused(name: str, says: str) -> None:
+    with pytest.raises(ws.errors.UnknownNameError, match=says):
+        session(Kept()).tensors([name], x=X[:8], labels=Y[:8])

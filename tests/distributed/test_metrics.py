@@ -9,7 +9,7 @@ import pytest
 
 import wholestep as ws
 from tests.distributed.support.training import CASES
-from tests.metrics.groups import OF_NUMBERS
+from tests.metrics.groups import OF_IMAGES, OF_NUMBERS
 from wholestep.errors import GraphError
 from wholestep.metrics.row_buffers import KeptRows
 from wholestep.metrics.table import METRICS
@@ -23,7 +23,9 @@ def told(case: str, **where: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(history[name]) for name in history.names if not name.endswith("seconds")}
 
 
-@pytest.mark.parametrize(("case", "of"), [("classes", {*METRICS} - {*OF_NUMBERS}), ("numbers", {*OF_NUMBERS})])
+@pytest.mark.parametrize(
+    ("case", "of"), [("classes", {*METRICS} - {*OF_NUMBERS, *OF_IMAGES}), ("numbers", {*OF_NUMBERS})]
+)
 def test_metrics_of_ranks_are_those_of_one(case: str, of: set[str]) -> None:
     """Of training and of validation, with last batches that ranks divide unevenly, or of which one has nothing."""
     alone, ranks = told(case), told(case, shards=3)

@@ -66,4 +66,4 @@ def test_every_elementwise_op_with_a_gradient_is_drawn() -> None:
     drawn = [f(x) for f, _ in UNARY.values()] + [f(x, x * 0.5) for f, _ in BINARY.values()]
     ops = {node.op for node in toposort([value.node for value in drawn])} | {"cast"}  # a dtype is drawn, too
     needed = {op for op in ops_with(Trait.ELEMENTWISE) if not isinstance(GRADIENTS[op], Blocked | Refused)}
-    assert_has_rows(ops, needed, "UNARY or BINARY of tests/fuzz/expressions.py")
+    assert_has_rows(ops, needed, "UNARY of tests/ops/unary.py, or UNARY or BINARY of tests/fuzz/expressions.py")

@@ -210,6 +210,59 @@ def ctc(p: torch.Tensor, t: torch.Tensor, i: Any = None, n: Any = None, reductio
     return F.ctc_loss(logs, t.clamp(min=0).long(), steps.long(), lengths.long(), reduction=reduction)
 
 
+def times(rng: np.random.Generator, n: int) -> Data:
+    """Some times are equal, a third of the rows is censored."""
+    time, event = np.round(rng.exponential(size=n), 1), rng.integers(0, 3, n) > 0
+    return {"p": rng.normal(size=n), "t": np.stack([time, event], 1).astype(float)}
+
+
+def cosines(rng: np.random.Generator, n: int) -> Data:
+    """Some angles are so large that the margin passes π."""
+    p = rng.uniform(-0.9, 0.9, (n, CLASSES))
+    p[::2] = -0.98
+    return {"p": p, "t": rng.integers(0, CLASSES, n).astype(np.int32)}
+
+
+def distilled(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return 9 * F.kl_div(F.log_softmax(p / 3, -1), F.softmax(t / 3, -1), reduction="batchmean")
+
+
+def expectile(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return (torch.abs(0.8 - (t < p).to(p.dtype)) * (t - p) ** 2).mean()
+
+
+def poly1(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    true = F.softmax(p, -1).gather(1, t[:, None].long())[:, 0]
+    return (-true.log() + 2.0 * (1 - true)).mean()
+
+
+def supervised_contrastive(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """From the definition, row by row."""
+    z, found = F.normalize(p), []
+    for i in range(len(p)):
+        others = [a for a in range(len(p)) if a != i]
+        own = [a for a in others if t[a] == t[i]]
+        total = torch.logsumexp(torch.stack([z[i] @ z[a] / 0.3 for a in others]), 0)
+        if own:
+            found.append(-torch.stack([z[i] @ z[a] / 0.3 - total for a in own]).mean())
+    return torch.stack(found).mean()
+
+
+def arcface(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    rows, own = torch.arange(len(p)), t.long()
+    angle = torch.acos(p[rows, own])
+    turned = torch.where(angle + 0.5 < np.pi, torch.cos(angle + 0.5), p[rows, own] - 0.5 * np.sin(0.5))
+    scores = p.clone()
+    scores[rows, own] = turned
+    return F.cross_entropy(16.0 * scores, own)
+
+
+def cox(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """From the definition, event by event."""
+    events = [i for i in range(len(p)) if t[i, 1] > 0]
+    return torch.stack([torch.logsumexp(p[t[:, 0] >= t[i, 0]], 0) - p[i] for i in events]).mean()
+
+
 CASES: dict[str, Case] = {
     "mse": Case("mse", L.mse_loss, F.mse_loss, numbers, ("t",)),
     "mse weighted": Case(
@@ -232,6 +285,7 @@ CASES: dict[str, Case] = {
     ),
     "log cosh": Case("log_cosh", L.log_cosh_loss, log_cosh, numbers),
     "quantile": Case("quantile", lambda p, t: L.quantile_loss(p, t, 0.3), pinball, numbers),
+    "expectile": Case("expectile", lambda p, t: L.expectile_loss(p, t, 0.8), expectile, numbers),
     "poisson": Case("poisson_nll", L.poisson_nll_loss, F.poisson_nll_loss, counts),
     "poisson full": Case(
         "poisson_nll",
@@ -352,6 +406,19 @@ CASES: dict[str, Case] = {
     "tversky of classes": Case(
         "tversky", lambda p, t: L.tversky_loss(p, t, smooth=0.25), dice_of_classes, labels  # Dice, its smooth twice
     ),
+    "poly1": Case("poly1", lambda p, t: L.poly1_loss(p, t, 2.0), poly1, labels),
+    "distillation": Case("distillation", lambda p, t: L.distillation_loss(p, t, 3.0), distilled, numbers),
+    "feature distillation": Case(
+        "feature_distillation",
+        L.feature_distillation_loss,
+        lambda p, t: ((F.normalize(p) - F.normalize(t)) ** 2).sum(1).mean(),
+        numbers,
+    ),
+    "supervised contrastive": Case(
+        "supervised_contrastive", lambda p, t: L.supervised_contrastive_loss(p, t, 0.3), supervised_contrastive, labels
+    ),
+    "arcface": Case("arcface", lambda p, t: L.arcface_loss(p, t, scale=16.0), arcface, cosines),
+    "cox": Case("cox", L.cox_loss, cox, times),
     "nll": Case("nll", L.nll_loss, lambda p, t: F.nll_loss(p, long(t)), labels),
     "nll with everything": Case(
         "nll",

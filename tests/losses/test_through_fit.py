@@ -69,6 +69,22 @@ def test_triplets_are_found_in_the_batch_and_pairs_are_told() -> None:
     fit(distance, (CLASSES > 0).astype(np.int32), "contrastive")
 
 
+def test_losses_of_teachers_times_and_angles_learn() -> None:
+    teacher = X @ RNG.normal(size=(6, 3)).astype(np.float32)
+    fit(ws.nn.Linear(6, 3), 3 * teacher, L.Loss("distillation", temperature=3.0), metrics=["accuracy"], epochs=12)
+    fit(ws.nn.Linear(6, 3), teacher, "feature_distillation")
+    fit(ws.nn.Linear(6, 3), CLASSES, "poly1", metrics=["accuracy", "log_loss"], epochs=12)
+    fit(ws.nn.Linear(6, 1), X[:, :1] + 0.1 * X[:, 1:2], L.Loss("expectile", expectile=0.8))
+    fit(ws.nn.Linear(6, 4), CLASSES, L.Loss("supervised_contrastive", temperature=0.2), epochs=20)
+    faces = ws.nn.Sequential(ws.nn.Linear(6, 8), ws.nn.CosineLinear(8, 3))
+    history = fit(faces, CLASSES, L.Loss("arcface", margin=0.1, scale=8.0), metrics=["accuracy"], epochs=20)
+    assert history["accuracy"][-1] > 0.8
+    times = np.stack([np.exp(-2 * X[:, 0]), RNG.integers(0, 4, len(X)) > 0], 1).astype(np.float32)
+    options = {"optimizer": ws.Adam(lr=3e-2), "batch_size": 16, "device": "reference", "progress": False}
+    history = ws.fit(ws.nn.Linear(6, 1), (X, times), loss="cox", metrics=["concordance"], epochs=20, **options)
+    assert history["concordance"][-1] > 0.9
+
+
 def test_labels_that_do_not_fit_into_their_time_are_infinite_or_nothing() -> None:
     g = ws.Graph()
     p, labels = g.input("p", (2, 3, 4)), np.array([[1, 1, 0], [2, 2, 2]], np.int32)
@@ -87,6 +103,14 @@ def test_labels_that_do_not_fit_into_their_time_are_infinite_or_nothing() -> Non
         (lambda p, t: L.nll_loss(p, p), "nll_loss needs class indices"),
         (lambda p, t: L.nll_loss(p, t, class_weight=np.ones(2)), r"each class, shape \(3,\); received \(2,\)"),
         (lambda p, t: L.triplet_loss(p, p[:, 0]), r"For triplets of your own use ws.losses.triplet_margin_loss"),
+        (lambda p, t: L.supervised_contrastive_loss(p, p[:, 0]), r"takes embeddings \(rows, features\) and integers"),
+        (lambda p, t: L.feature_distillation_loss(p[:, 0], p[:, 0]), r"compares a vector of each row, \(rows, feat"),
+        (lambda p, t: L.distillation_loss(p, p, temperature=0.0), "temperature must be above 0; received 0.0"),
+        (lambda p, t: L.expectile_loss(p, p, expectile=1.0), "expectile must be between 0 and 1; received 1.0"),
+        (lambda p, t: L.poly1_loss(p, t, epsilon=-2.0), "epsilon must be at least -1; received -2.0"),
+        (lambda p, t: L.arcface_loss(p, t, margin=4.0), "margin must be between 0 and pi; received 4.0"),
+        (lambda p, t: L.cox_loss(p[:, 0], p), r"targets \(rows, 2\), time and event .*received \(4,\) and \(4, 3\)"),
+        (lambda p, t: L.cox_loss(p[:, 0], p[:, :2].astype("int32")), r"times are floats; received int32. Cast them"),
         (lambda p, t: L.triplet_margin_loss(p, p, p, p=3), "p is 1 or 2; received 3"),
         (lambda p, t: L.tversky_loss(p, t, alpha=-1.0), "alpha must be at least 0; received -1.0"),
     ],

@@ -164,7 +164,113 @@ def of_repeated(p: Array, t: Array, w: Array | None) -> float:
     return float(np.mean([stats.spearmanr(a, b).statistic for a, b in zip(p.T, t.T, strict=True)]))
 
 
-NUMBERS = (numbers, far_numbers, weighted_columns, repeated)  # data of metrics that compare numbers
+def brier(p: Array, t: Array, w: Array | None) -> float:
+    return sk.brier_score_loss(t.reshape(-1), p.reshape(-1, p.shape[-1]), sample_weight=w, labels=LABELS)
+
+
+def mce(p: Array, t: Array, w: Array | None, bins: int = 15) -> float:
+    """The largest gap of the bins that `ece` averages."""
+    p = np.stack([1 - p, p], 1) if p.ndim == 1 else p
+    sure, right, w = p.max(1), p.argmax(1) == t, np.ones(len(t)) if w is None else w
+    place = np.digitize(sure, np.linspace(0, 1, bins + 1), right=True)
+    inside = [place == b for b in np.unique(place)]
+    return max(abs(np.average(right[i], weights=w[i]) - np.average(sure[i], weights=w[i])) for i in inside)
+
+
+def ace(p: Array, t: Array, w: Array | None, bins: int = 5) -> float:
+    """Nixon et al.: every class in bins of as many rows; a row of weight w is w rows."""
+    times = np.ones(len(t), int) if w is None else w.astype(int)
+    p, t = np.repeat(p, times, 0), np.repeat(t, times)
+    gaps = []
+    for column, yes in [(p, t == 1)] if p.ndim == 1 else [(p[:, c], t == c) for c in range(p.shape[1])]:
+        parts = np.array_split(np.argsort(column, kind="stable"), bins)
+        gaps += [len(i) / len(t) * abs(yes[i].mean() - column[i].mean()) for i in parts]
+    return float(np.sum(gaps) / (1 if p.ndim == 1 else p.shape[1]))
+
+
+def relevances(rng: np.random.Generator) -> Data:
+    """Queries of 7 items, of graded relevance; nothing is relevant in the first one."""
+    t = rng.integers(0, 4, (ROWS, 7)).astype(np.float64) * rng.integers(0, 2, (ROWS, 7))
+    t[0] = 0
+    return rng.normal(size=(ROWS, 7)), t, None
+
+
+def weighted_relevances(rng: np.random.Generator) -> Data:
+    p, t, _ = relevances(rng)
+    return p, t, rng.uniform(0.1, 2.0, ROWS)
+
+
+def per_query(value: Callable[[Array, Array], float]) -> Callable[..., float]:
+    """The weighted mean of a value of each query."""
+    return lambda p, t, w: float(np.average([value(a, b) for a, b in zip(p, t, strict=True)], weights=w))
+
+
+def reciprocal_rank(p: Array, t: Array, k: int | None = None) -> float:
+    ranked = t[np.argsort(-p)][:k]
+    return 1.0 / (1 + int(np.argmax(ranked > 0))) if (ranked > 0).any() else 0.0
+
+
+def average_precision(p: Array, t: Array, k: int | None = None) -> float:
+    yes = t[np.argsort(-p)] > 0
+    found = [yes[: i + 1].mean() for i in range(len(yes[:k])) if yes[i]]
+    return float(np.sum(found) / min(yes.sum(), k or len(yes))) if yes.any() else 0.0
+
+
+def pictures(rng: np.random.Generator) -> Data:
+    t = rng.uniform(size=(ROWS, 2, 12, 13))
+    return t + 0.1 * rng.normal(size=t.shape), t, rng.uniform(0.1, 2.0, ROWS)
+
+
+def psnr(p: Array, t: Array, w: Array | None) -> float:
+    return float(10 * np.log10(4 / np.average(((p - t) ** 2).reshape(len(p), -1).mean(1), weights=w)))
+
+
+def ssim(p: Array, t: Array, w: Array | None, size: int = 11, sigma: float = 1.5) -> float:
+    """Wang et al., window by window."""
+    line = np.exp(-((np.arange(size) - size // 2) ** 2) / (2 * sigma**2))
+    g = np.outer(line, line) / line.sum() ** 2
+
+    def windows(x: Array) -> Array:
+        return np.lib.stride_tricks.sliding_window_view(x, (size, size), (-2, -1))
+
+    def mean(x: Array) -> Array:
+        return (windows(x) * g).sum((-2, -1))
+
+    a, b = mean(p), mean(t)
+    va, vb, ab = mean(p * p) - a * a, mean(t * t) - b * b, mean(p * t) - a * b
+    value = (2 * a * b + 1e-4) * (2 * ab + 9e-4) / ((a * a + b * b + 1e-4) * (va + vb + 9e-4))
+    return float(np.average(value.reshape(len(p), -1).mean(1), weights=w))
+
+
+def survival(rng: np.random.Generator) -> Data:
+    """Risks, some of them equal; times, some of them equal, of which a third is censored."""
+    time, risk = np.round(rng.exponential(size=ROWS), 1), np.round(rng.normal(size=ROWS), 1)
+    return risk, np.stack([time, rng.integers(0, 3, ROWS) > 0], 1).astype(float), rng.uniform(0.1, 2.0, ROWS)
+
+
+def concordance(p: Array, t: Array, w: Array | None) -> float:
+    """Harrell et al., pair by pair."""
+    p, t, w = p.reshape(-1), t.reshape(len(p), -1), np.ones(len(p)) if w is None else w
+    time, event = t[:, 0], t[:, 1] > 0 if t.shape[1] == 2 else np.ones(len(p), bool)
+    good = pairs = 0.0
+    for i in np.flatnonzero(event):
+        for j in range(len(p)):
+            if time[i] < time[j] or (time[i] == time[j] and not event[j]):
+                pairs += w[i] * w[j]
+                good += w[i] * w[j] * (1.0 if p[i] > p[j] else 0.5 if p[i] == p[j] else 0.0)
+    return good / pairs
+
+
+NUMBERS = (
+    relevances,
+    weighted_relevances,
+    pictures,
+    survival,
+    numbers,
+    far_numbers,
+    weighted_columns,
+    repeated,
+)  # data of metrics that compare numbers
 
 
 def images(rng: np.random.Generator) -> Data:
@@ -277,6 +383,41 @@ CASES: dict[str, Case] = {
         lambda: M.ECE(ignore_index=-100), some_scores, kept(lambda p, t, w: ece(softmax(p), t, w))
     ),
     "ece of probabilities": Case(lambda: M.ECE(from_logits=False, bins=8), shares, partial(ece, bins=8)),
+    "brier": Case(M.Brier, weighted_scores, lambda p, t, w: brier(softmax(p), t, w)),
+    "brier of tokens": Case(M.Brier, tokens, lambda p, t, w: brier(softmax(p), t, w)),
+    "brier ignoring": Case(
+        lambda: M.Brier(ignore_index=-100), some_scores, kept(lambda p, t, w: brier(softmax(p), t, w))
+    ),
+    "brier of probabilities": Case(
+        lambda: M.Brier(from_logits=False), shares, lambda p, t, w: sk.brier_score_loss(t, p, sample_weight=w)
+    ),
+    "mce": Case(lambda: M.MCE(bins=5), weighted_scores, lambda p, t, w: mce(softmax(p), t, w, 5)),
+    "mce of probabilities": Case(lambda: M.MCE(from_logits=False, bins=8), shares, partial(mce, bins=8)),
+    "ace": Case(lambda: M.AdaptiveCalibrationError(ROWS, bins=5), scores, lambda p, t, w: ace(softmax(p), t, w)),
+    "ace ignoring": Case(
+        lambda: M.AdaptiveCalibrationError(ROWS, ignore_index=-100, bins=2),
+        some_scores,
+        kept(lambda p, t, w: ace(softmax(p), t, w, 2)),
+    ),
+    "ace yes or no": Case(
+        lambda: M.AdaptiveCalibrationError(ROWS, bins=4), yes_or_no, lambda p, t, w: ace(sigmoid(p), t, w, 4)
+    ),
+    "ndcg": Case(M.NDCG, weighted_relevances, lambda p, t, w: sk.ndcg_score(t, p, sample_weight=w)),
+    "ndcg at 3": Case(lambda: M.NDCG(3), relevances, lambda p, t, w: sk.ndcg_score(t, p, k=3)),
+    "mrr": Case(M.MRR, weighted_relevances, per_query(reciprocal_rank)),
+    "mrr at 2": Case(lambda: M.MRR(2), relevances, per_query(partial(reciprocal_rank, k=2))),
+    "hit rate": Case(lambda: M.HitRate(2), weighted_relevances, per_query(
+        lambda p, t: (t[np.argsort(-p)[:2]] > 0).any()
+    )),
+    "retrieval map": Case(M.RetrievalMAP, weighted_relevances, per_query(
+        lambda p, t: sk.average_precision_score(t > 0, p) if (t > 0).any() else 0.0
+    )),
+    "retrieval map at 3": Case(lambda: M.RetrievalMAP(3), relevances, per_query(partial(average_precision, k=3))),
+    "psnr": Case(lambda: M.PSNR(2.0), pictures, psnr),
+    "ssim": Case(M.SSIM, pictures, ssim),
+    "ssim of small windows": Case(lambda: M.SSIM(window=5, sigma=1.0), pictures, partial(ssim, size=5, sigma=1.0)),
+    "concordance": Case(lambda: M.Concordance(ROWS), survival, concordance),
+    "concordance of numbers": Case(lambda: M.Concordance(ROWS), numbers, concordance),
     "roc curve": Case(lambda: M.RocCurve(ROWS), yes_or_no, roc_curve),
     "roc curve weighted": Case(lambda: M.RocCurve(ROWS), weighted_yes_or_no, roc_curve),
     "roc curve of classes": Case(

@@ -11,7 +11,7 @@ import pytest
 
 import wholestep as ws
 from tests.metrics.cases import CASES, IN_STEP, NUMBERS, ROWS, case_data, expected
-from tests.metrics.groups import LOWER_IS_BETTER, OF_NUMBERS
+from tests.metrics.groups import LOWER_IS_BETTER, OF_IMAGES, OF_NUMBERS
 from tests.support.compilers import judged_by_an_oracle
 from wholestep import metrics as M
 from wholestep.metrics.row_buffers import KeptRows
@@ -42,7 +42,7 @@ def test_every_metric_of_the_table_has_a_case() -> None:
 
 def test_every_metric_of_the_table_says_what_it_reads() -> None:
     kinds = {case.make().kind for case in CASES.values() if case.data in NUMBERS}
-    assert {*OF_NUMBERS} == kinds | {"loss"}, "correct OF_NUMBERS of tests/metrics/groups.py"
+    assert {*OF_NUMBERS, *OF_IMAGES} == kinds | {"loss"}, "correct OF_NUMBERS of tests/metrics/groups.py"
 
 
 def test_every_metric_of_the_table_says_what_is_better() -> None:
@@ -112,7 +112,7 @@ def test_nothing_is_known_before_the_first_update() -> None:
 
 def test_the_state_of_a_streaming_metric_stays_small() -> None:  # L03
     kept = [n for n, cls in M.METRICS.items() if issubclass(cls, KeptRows)]
-    streaming = [M.get(n) for n in M.METRICS if n not in (*OF_NUMBERS, *kept)]
+    streaming = [M.get(n) for n in M.METRICS if n not in (*OF_NUMBERS, *OF_IMAGES, *kept)]
     rng = np.random.default_rng(0)
     sizes = []
     for _ in range(100):

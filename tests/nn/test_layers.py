@@ -61,9 +61,15 @@ class TorchCausalBlock(nn.TransformerEncoderLayer):
         return super().forward(x, src_mask=torch.ones(7, 7, dtype=torch.bool).triu(1))
 
 
+class TorchCosines(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cosine_similarity(x[:, None], self.weight, dim=-1)
+
+
 LAYERS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], nn.Module], np.ndarray]] = {
     "linear": (lambda: ws.nn.Linear(12, 7), lambda: nn.Linear(12, 7), X),
     "linear without bias": (lambda: ws.nn.Linear(16, 3, bias=False), lambda: nn.Linear(16, 3, bias=False), SEQUENCE),
+    "cosines": (lambda: ws.nn.CosineLinear(12, 7), lambda: TorchCosines(12, 7, bias=False), X),
     "embedding": (lambda: ws.nn.Embedding(9, 4), lambda: nn.Embedding(9, 4), RNG.integers(0, 9, (3, 6))),
     "layer norm": (lambda: ws.nn.LayerNorm(12), lambda: nn.LayerNorm(12), X),
     "layer norm of two axes": (lambda: ws.nn.LayerNorm((5, 3)), lambda: nn.LayerNorm((5, 3)), IMAGES),

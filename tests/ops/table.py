@@ -16,6 +16,7 @@ from tests.ops.cases.loops import LOOPS
 from tests.ops.cases.sequences import SEQUENCES
 from tests.ops.cases.sequences import SYMBOLIC as SYMBOLIC_SEQUENCES
 from tests.ops.cases.windows import WINDOWS
+from tests.ops.unary import SIGNED, UNARY, Domain, Unary
 
 Array = np.ndarray[Any, Any]
 
@@ -80,13 +81,17 @@ def _class_axis_last(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor
     return F.cross_entropy(logits.movedim(-1, 1), labels.long(), reduction="none")
 
 
+def _argument(row: Unary) -> Array:
+    if not row.slope:
+        return 3 * X
+    return positive(7, 19) if row.domain is Domain.POSITIVE else X
+
+
 POINTWISE = {
-    **{n: named(n, X) for n in ("exp", "exp2", "expm1", "sin", "cos", "erf", "atan", "abs", "relu", "sigmoid", "tanh")},
-    **{n: named(n, positive(7, 19)) for n in ("log", "log2", "log1p", "sqrt")},
-    "recip": case(ws.recip, positive(7, 19), torch_function=torch.reciprocal),
-    "neg": case(lambda x: -x, X),
-    "silu": case(ws.silu, X, torch_function=F.silu),
-    "softplus": case(ws.softplus, X, torch_function=F.softplus),
+    **{
+        name: case(row.function(name), _argument(row), torch_function=row.theirs, slope=row.slope)
+        for name, row in (UNARY | SIGNED).items()
+    },
     "gelu": case(ws.gelu, X, torch_function=F.gelu),
     "gelu by tanh": case(
         lambda x: ws.gelu(x, "tanh"), X, torch_function=lambda x: F.gelu(x, approximate="tanh")
@@ -97,7 +102,6 @@ POINTWISE = {
     "cast up": case(
         lambda x: x.astype("float64").sin().astype(x.dtype), X, torch_function=lambda x: x.sin()
     ),
-    "floor": named("floor", 3 * X, slope=False),
     "sign": named("sign", np.where(MASK, X, 0.0), slope=False),
     "cast to int": case(
         lambda x: x.astype("int32"), 3 * X, torch_function=lambda x: x.to(torch.int32), slope=False

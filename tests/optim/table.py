@@ -12,6 +12,7 @@ import torch
 import wholestep as ws
 from tests.optim.transcripts import adabelief, adan, novograd, yogi
 from wholestep.optim import Optimizer
+from wholestep.optim.algorithms.muon import POLAR_EXPRESS
 
 Array = np.ndarray[Any, Any]
 EVERYWHERE = {"decay_on": ("*",)}
@@ -117,6 +118,44 @@ def muon(w: Array, g: Array, t: int, memory: dict[str, Any], o: dict[str, float]
         gram = x @ x.T
         x = o["ns_a"] * x + o["ns_b"] * gram @ x + o["ns_c"] * gram @ gram @ x
     return (1 - o["lr"] * o["weight_decay"]) * w - o["lr"] * max(1.0, w.shape[0] / w.shape[1]) ** 0.5 * x
+
+
+def polar_express(w: Array, g: Array, t: int, memory: dict[str, Any], o: dict[str, float]) -> Array:
+    """The authors' code, on the momentum of Muon."""
+    b = memory["b"] = o["momentum"] * memory.get("b", np.zeros_like(w)) + (1 - o["momentum"]) * g
+    u = o["momentum"] * b + (1 - o["momentum"]) * g
+    x = u if w.shape[0] <= w.shape[1] else u.T
+    x = x / (np.linalg.norm(x) * 1.01)
+    for i in range(9):
+        a1, a3, a5 = POLAR_EXPRESS[min(i, 7)]
+        gram = x @ x.T
+        x = a1 * x + (a3 * gram + a5 * gram @ gram) @ x
+    assert t < 10 or np.abs(np.linalg.svd(x, compute_uv=False) - 1).max() < 1e-3
+    x = x if w.shape[0] <= w.shape[1] else x.T
+    return (1 - o["lr"] * o["weight_decay"]) * w - o["lr"] * max(1.0, w.shape[0] / w.shape[1]) ** 0.5 * x
+
+
+def normuon(w: Array, g: Array, t: int, memory: dict[str, Any], o: dict[str, float]) -> Array:
+    """The authors' code after Muon's direction."""
+    x = (muon(0 * w, g, t, memory, {**o, "lr": 1.0})) * -1
+    v = memory["v"] = o["beta2"] * memory.get("v", 0.0) + (1 - o["beta2"]) * (
+        (x / max(1.0, w.shape[0] / w.shape[1]) ** 0.5) ** 2
+    ).mean(1, keepdims=True)
+    y = x / (np.sqrt(v) + 1e-10)
+    return (1 - o["lr"] * o["weight_decay"]) * w - o["lr"] * y * np.linalg.norm(x) / np.linalg.norm(y)
+
+
+def schedule_free_sgd(w: Array, g: Array, t: int, memory: dict[str, Any], o: dict[str, float]) -> Array:
+    """The authors' SGDScheduleFree."""
+    y, z = memory.get("y", w), memory.get("z", w)
+    lr = o["lr"] * min(t / o["warmup"], 1.0)
+    memory["lr_max"] = max(lr, memory.get("lr_max", -1.0))
+    memory["weights"] = memory.get("weights", 0.0) + memory["lr_max"] ** 2
+    c = memory["lr_max"] ** 2 / memory["weights"]
+    z = memory["z"] = z - lr * (g + o["weight_decay"] * y)
+    x = memory["x"] = (1 - c) * memory.get("x", w) + c * z
+    memory["y"] = o["momentum"] * x + (1 - o["momentum"]) * z
+    return x
 
 
 def lars(w: Array, g: Array, t: int, memory: dict[str, Any], o: dict[str, float]) -> Array:
@@ -256,6 +295,10 @@ ROWS: dict[str, Row] = {
     "lion": written_row(ws.Lion(1e-3, weight_decay=0.1, **EVERYWHERE), lion, 0.02),
     "lamb": written_row(ws.LAMB(0.01, weight_decay=0.1, **EVERYWHERE), lamb, 0.03),
     "muon": written_row(ws.Muon(0.02), muon, 0.02, matrices_only=True),
+    "polar express": written_row(
+        ws.Muon(0.02, ns_steps=9, polar_express=True), polar_express, 0.02, matrices_only=True
+    ),
+    "normuon": written_row(ws.NorMuon(0.02), normuon, 0.02, matrices_only=True),
     "adadelta": torch_row(ws.Adadelta(weight_decay=0.02, **EVERYWHERE), T.Adadelta, weight_decay=0.02),
     "adamax": torch_row(ws.Adamax(weight_decay=0.02, **EVERYWHERE), T.Adamax, weight_decay=0.02),
     "rprop": torch_row(ws.Rprop(), T.Rprop),
@@ -267,6 +310,9 @@ ROWS: dict[str, Row] = {
     "ademamix": written_row(ws.AdEMAMix(1e-3, weight_decay=0.1, warmup=40, **EVERYWHERE), ademamix),
     "schedule-free": written_row(
         ws.ScheduleFreeAdamW(1e-2, weight_decay=0.1, warmup=10, **EVERYWHERE), schedule_free
+    ),
+    "schedule-free sgd": written_row(
+        ws.ScheduleFreeSGD(0.02, weight_decay=0.1, warmup=10, **EVERYWHERE), schedule_free_sgd
     ),
     "prodigy": written_row(
         ws.Prodigy(weight_decay=0.1, d0=1e-3, growth_rate=1.5, bias_correction=True, **EVERYWHERE), prodigy,

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from tests.optim.table import ROWS, Together, Torch, Transcript, prodigy, schedule_free
+from tests.optim.table import ROWS, Together, Torch, Transcript, prodigy, schedule_free, schedule_free_sgd
 from tests.optim.transcripts import adan, novograd
 from tests.support.sessions import assert_same_bits
 from wholestep.errors import OptionError
@@ -52,6 +52,7 @@ ALL = {"decay_on": ("*",)}
 T = torch.optim
 FOUND: dict[str, Optimizer] = {
     "schedule-free": ws.ScheduleFreeAdamW(0.02, weight_decay=0.05, warmup=3, **ALL),
+    "schedule-free sgd": ws.ScheduleFreeSGD(0.2, weight_decay=0.05, warmup=3, **ALL),
     "prodigy": ws.Prodigy(weight_decay=0.05, d0=1e-3, bias_correction=True, **ALL),
     "adan": ws.Adan(0.02, weight_decay=0.05, **ALL),
     "novograd": ws.NovoGrad(0.02, weight_decay=0.05, **ALL),
@@ -63,6 +64,7 @@ CASES: dict[str, tuple[Optimizer, Twin]] = {
         torchs(T.ASGD, lr=0.1, lambd=0.01, t0=3, weight_decay=0.05),
     ),
     "schedule-free": (FOUND["schedule-free"], written(FOUND["schedule-free"], schedule_free)),
+    "schedule-free sgd": (FOUND["schedule-free sgd"], written(FOUND["schedule-free sgd"], schedule_free_sgd)),
     "prodigy": (FOUND["prodigy"], written(FOUND["prodigy"], prodigy, Together)),
     "adan": (FOUND["adan"], written(FOUND["adan"], adan)),
     "novograd": (FOUND["novograd"], written(FOUND["novograd"], novograd)),
@@ -109,10 +111,10 @@ def test_through_fit_with_groups_micro_batches_and_clipping(name: str) -> None:
         np.testing.assert_allclose(model.state_dict()[n], expected, rtol=1e-6, atol=1e-7, err_msg=n)
 
 
-@pytest.mark.parametrize("name", ["rprop", "schedule-free", "adan"])
+@pytest.mark.parametrize("name", ["rprop", "schedule-free", "schedule-free sgd", "adan"])
 def test_resumed_the_bits_are_the_same_and_ema_averages_it(name: str, tmp_path: Path) -> None:
     own = CASES[name][0]
-    optimizer = own if isinstance(own, ws.ScheduleFreeAdamW) else ws.optim.EMA(own, decay=0.8)
+    optimizer = own if isinstance(own, ws.ScheduleFreeAdamW | ws.ScheduleFreeSGD) else ws.optim.EMA(own, decay=0.8)
     straight = fitted(optimizer, 3)
     fitted(optimizer, 2, checkpoint=tmp_path)
     assert_same_bits(straight.state_dict(), fitted(optimizer, 3, resume=tmp_path).state_dict())

@@ -52,12 +52,13 @@ def test_times_scale_with_rows_and_epochs(tmp_path: Path) -> None:
     with pytest.raises(ws.errors.OptionError, match="at least one row"):
         found.epoch_seconds(0)
     changes = found.changes()
-    assert list(changes) == ["now", "bfloat16", "two workers", "batch 64"]
+    assert list(changes) == ["now", "bfloat16", "two workers", "batch 64", "batch 256", "accumulate 2 x 16"]
     assert changes["batch 64"]["peak_bytes"] > changes["now"]["peak_bytes"] == found.peak_bytes
     assert changes["batch 64"]["step_seconds"] > changes["now"]["step_seconds"]
     stored = json.loads(found.to_json())
     assert stored["memory"] == found.memory
     assert stored["layers"] == found.layers
+    assert stored["activations"] == found.activations
     assert "<svg" in Path(found.plot(tmp_path / "memory.svg")).read_text()
     assert "optimizer" in found.plot()
     assert "memory by purpose" in str(found)
@@ -72,3 +73,36 @@ def test_a_report_shows_predicted_beside_measured_times_after_a_run() -> None:
     assert report.measured is not None
     assert report.measured > 0
     assert "step: predicted" in str(report)
+
+
+class Block(ws.nn.Module):
+    def __init__(self) -> None:
+        self.wide, self.narrow = ws.nn.Linear(40, 512), ws.nn.Linear(512, 10)
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        return self.narrow(ws.relu(self.wide(x)))
+
+
+def test_activations_are_those_of_their_layers() -> None:
+    found = ws.estimate(Block(), **SPEC)
+    assert sum(found.activations.values()) <= found.memory["activations"] + found.memory["gradients"]
+    assert found.activations["wide"] >= 4 * 32 * 512  # read by the backward pass
+    assert found.activations["wide"] == max(found.activations.values())
+    assert "activations" in str(found)
+    halved = ws.estimate(Block(), **{**SPEC, "batch_size": 16})
+    assert halved.activations["wide"] < 0.7 * found.activations["wide"]
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_the_bytes_of_accumulation_are_those_of_its_session(clip_norm: float | None) -> None:
+    given = {**SPEC, "batch_size": 16, "accumulate": 4, "clip_norm": clip_norm}
+    found = ws.estimate(Block(), **given)
+    assert found.rows == 64
+    assert sum(found.memory.values()) == found.peak_bytes
+    session = ws.build_session(Block(), **given)
+    session.step(x=np.zeros((64, 40), np.float32), labels=np.zeros(64, np.int64))
+    assert found.peak_bytes == session.peak_bytes
+    one = ws.estimate(Block(), **{**SPEC, "batch_size": 16})
+    assert 2 * one.step_seconds < found.step_seconds < 6 * one.step_seconds
+    assert found.activations["wide"] >= 4 * 16 * 512
+    assert "accumulate 2 x 8" not in found.changes()

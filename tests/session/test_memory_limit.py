@@ -24,7 +24,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.types import bfloat16
 from wholestep.compiler.passes.rematerialize.memory_budget import RecomputeCandidates
 from wholestep.compiler.plan.fusion import partial_column_sums
-from wholestep.errors import LimitError, OptionError, UsageError
+from wholestep.errors import LimitError, OptionError
 from wholestep.session.building.build import build_session_with_report
 from wholestep.steps.options import as_memory_limit
 
@@ -207,8 +207,11 @@ def test_what_cannot_be_met_says_the_least_and_what_to_do() -> None:
     assert found.value.limit == 20_000 < found.value.bytes
     with pytest.raises(LimitError, match=r"(?s)Its batch cannot be split: .*`batch_norm`.*of the whole batch"):
         ws.build_session(**images(), batch_size=8, device="null", options=PLAIN, memory=0.1)
-    with pytest.raises(UsageError, match="estimate covers one plan"):
-        ws.estimate(**mlp(), batch_size=64, accumulate=2, memory=0.9)
+
+
+def test_an_estimate_of_accumulation_keeps_the_limit_too() -> None:
+    given = {"batch_size": 64, "accumulate": 2, "memory": "1MB", "options": PLAIN}
+    assert ws.estimate(**mlp(), **given).peak_bytes == ws.build_session(**mlp(), **given).peak_bytes
 
 
 @pytest.mark.parametrize("given", [0, -5, True, 1.5, 0.0, "much", "150%", [1]])

@@ -300,8 +300,8 @@ def test_an_estimate_is_exact_and_compiles_nothing() -> None:
     session = ws.build_session(mlp(), **options)
     assert (estimate.peak_bytes, estimate.flops) == (mapped(session), session.plan.flops)
     assert f"{session.peak_bytes:,}" in str(estimate)
-    with pytest.raises(UsageError, match="estimate covers one plan, but accumulate= needs several"):
-        ws.estimate(mlp(), accumulate=2, batch_size=16)
+    with pytest.raises(UsageError, match="covers one plan, and accumulate= needs several"):
+        ws.estimate(mlp(), accumulate=2, batch_size=16, workers=2)
 
 
 def test_every_page_is_resident_before_the_first_step() -> None:

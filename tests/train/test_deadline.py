@@ -1,7 +1,8 @@
-"""`within=`: a run that ends at a time.  The clock of these tests advances by a tenth of a second per reading."""
+"""`within=`: a run that ends at a time.  The clock of most tests advances by a tenth of a second per reading."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from benchmarks import deadlines
 from wholestep import nn
 from wholestep.callbacks import deadline
 from wholestep.errors import OptionError, UsageError
@@ -75,3 +77,49 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], error: type[Exce
 @pytest.mark.parametrize(("text", "seconds"), [("60s", 60), (5, 5), ("1.5h", 5400), ("2 min", 120), ("0.5", 0.5)])
 def test_durations(text: object, seconds: float) -> None:
     assert deadline.as_seconds(text) == seconds
+
+
+def test_a_schedule_takes_the_rate_of_the_optimizer_and_counts_its_warm_up_in_steps(clock: SimpleNamespace) -> None:
+    rates: list[float] = []
+
+    class Watch(ws.Callback):
+        every = 1
+
+        def on_slice(self, steps: int, loss: float) -> None:
+            rates.append(self.session.scalars["optimizer.lr"])
+
+    schedule = ws.schedules.cosine(warmup=20)
+    train(within="30s", schedule=schedule, optimizer=ws.Adam(lr=4e-3), callbacks=[Watch()])
+    assert len(rates) > 60
+    assert rates[9] == pytest.approx(4e-3 * 10 / 20, rel=0.15)  # the tenth step of 20
+    assert max(rates) == pytest.approx(4e-3, rel=0.05)
+    assert 15 < rates.index(max(rates)) < 25
+    assert rates[-1] < 0.1 * 4e-3
+
+
+def test_a_run_validates_at_its_end_once_and_stops_where_a_validation_would_not_fit(clock: SimpleNamespace) -> None:
+    """Each step takes 0.2 s of this clock, a validation of 64 rows 3 s."""
+    x, y = ws.datasets.digits()
+
+    held = x[256:320], y[256:320]
+    evaluate = ws.Session.evaluate_together
+    calls: list[float] = []
+
+    def slow(self: Any, *given: Any) -> Any:
+        clock.now += 3.0
+        calls.append(clock.now)
+        return evaluate(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ws.Session, "evaluate_together", slow)
+        train(within="40s", validation=held)
+    assert 32 < clock.now < 40
+    assert all(later - earlier > 3.15 for earlier, later in pairwise(calls[1:]))  # never two without a step between
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", deadlines.EXAMPLES)
+def test_an_example_ends_in_time_and_trains_as_well_as_with_fixed_epochs(name: str) -> None:
+    found = deadlines.measure(name, seconds=20, threads=2)
+    assert 19.5 < found["seconds"] < 20.4
+    assert found["loss"] <= 1.1 * found["fixed_loss"]

@@ -16,10 +16,26 @@ from scipy import stats
 from sklearn import metrics as sk
 
 import wholestep as ws
-from tests.metrics.cases import correlation, ece, of_repeated, pr_curve, roc_curve, sigmoid, softmax
+from tests.metrics.cases import (
+    ace,
+    average_precision,
+    concordance,
+    correlation,
+    ece,
+    mce,
+    of_repeated,
+    per_query,
+    pr_curve,
+    psnr,
+    reciprocal_rank,
+    roc_curve,
+    sigmoid,
+    softmax,
+    ssim,
+)
 from tests.train.test_classification import OPTIONS, TABLE
 from wholestep import metrics as M
-from wholestep.errors import InputError, OptionError, UsageError
+from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 
 Array = np.ndarray[Any, Any]
 Oracle = Callable[[Array, Array, Array | None], Any]
@@ -42,6 +58,19 @@ def classes(n: int) -> Array:
 
 def numbers(n: int) -> Array:
     return np.random.default_rng(n).normal(size=(n, 2)).astype("f") + 2
+
+
+def relevances(n: int) -> Array:
+    return np.random.default_rng(n).integers(0, 3, (n, 5)).astype("f")
+
+
+def pictures(n: int) -> Array:
+    return np.random.default_rng(n).normal(size=(n, 12, 11)).astype("f")
+
+
+def survival(n: int) -> Array:
+    rng = np.random.default_rng(n)
+    return np.stack([rng.integers(1, 9, n), rng.integers(0, 2, n)], 1).astype("f")
 
 
 # -- functions of one's own --------------------------------------------------------------------------------------------
@@ -90,6 +119,9 @@ BINARY: dict[str, tuple[Any, Oracle]] = {
     "iou": ("iou", said(sk.jaccard_score)),
     "dice": ("dice", said(sk.f1_score)),
     "ece": ("ece", lambda p, t, w: ece(sigmoid(p), t, w)),
+    "brier": ("brier", lambda p, t, w: sk.brier_score_loss(t, sigmoid(p), sample_weight=w)),
+    "mce": ("mce", lambda p, t, w: mce(sigmoid(p), t, w)),
+    "ace": (M.AdaptiveCalibrationError(bins=1), lambda p, t, w: ace(sigmoid(p), t, w, 1)),
     "roc_curve": ("roc_curve", roc_curve),
     "pr_curve": ("pr_curve", pr_curve),
 }
@@ -100,6 +132,7 @@ SEVERAL: dict[str, tuple[Any, Oracle]] = {
     "cohen_kappa": (M.CohenKappa(weights="quadratic"), of_rows(sk.cohen_kappa_score, weights="quadratic")),
     "iou": (M.IoU(None), of_rows(sk.jaccard_score, average=None, labels=range(CLASSES))),
     "ece": ("ece", lambda p, t, w: ece(softmax(p), t, w)),
+    "brier": ("brier", lambda p, t, w: sk.brier_score_loss(t, softmax(p))),
     "hits": (hits, of_rows(sk.accuracy_score)),
     "mean_gap": (mean_gap, lambda p, t, w: (p.max(-1) - t).mean()),
     "kept": (M.OverEpoch(lambda p, t: sk.f1_score(t, p.argmax(1), average="macro"), ROWS, name="kept"), of_rows(
@@ -117,9 +150,19 @@ NUMBERS: dict[str, tuple[Any, Oracle]] = {
     ),
     "pearson": ("pearson", correlation),
     "spearman": ("spearman", of_repeated),
+    "psnr": (M.PSNR(2.0), psnr),
     "gap": (gap, lambda p, t, w: np.average(np.abs(p - t).mean(1), weights=w)),
     "median_error": (M.OverEpoch(median_error), median_error),
 }  # fmt: skip
+
+LISTS: dict[str, tuple[Any, Oracle]] = {
+    "ndcg": ("ndcg", lambda p, t, w: sk.ndcg_score(t, p, sample_weight=w)),
+    "mrr": ("mrr", per_query(reciprocal_rank)),
+    "hit_rate": (M.HitRate(2), per_query(lambda p, t: (t[np.argsort(-p)[:2]] > 0).any())),
+    "retrieval_map": ("retrieval_map", per_query(average_precision)),
+}
+IMAGES: dict[str, tuple[Any, Oracle]] = {"psnr": (M.PSNR(2.0), psnr), "ssim": ("ssim", ssim)}
+SURVIVAL: dict[str, tuple[Any, Oracle]] = {"concordance": ("c_index", concordance)}
 
 
 @dataclass(frozen=True)
@@ -130,11 +173,15 @@ class Way:
     metrics: dict[str, tuple[Any, Oracle]]
     weighted: bool
     stream: bool = False
+    shape: tuple[int, ...] = ()
 
 
 WAYS = {
     "yes or no, weighted": Way("bce", 1, yes, BINARY, weighted=True),
     "classes, from a stream": Way("cross_entropy", CLASSES, classes, SEVERAL, weighted=False, stream=True),
+    "ranked lists, weighted": Way("mse", 5, relevances, LISTS, weighted=True),
+    "images": Way("mse", 132, pictures, IMAGES, weighted=True, shape=(12, 11)),
+    "times, some censored": Way("cox", 1, survival, SURVIVAL, weighted=False),
     "numbers, weighted": Way("mse", 2, numbers, NUMBERS, weighted=True),
 }
 
@@ -151,19 +198,21 @@ class Batches:
 
 
 class Net(ws.nn.Module):
-    def __init__(self, outputs: int) -> None:
+    def __init__(self, outputs: int, shape: tuple[int, ...] = ()) -> None:
         self.layer = ws.nn.Linear(4, outputs)
         self.flat = outputs == 1
+        self.shape = shape
 
     def forward(self, x: ws.Tensor) -> ws.Tensor:
         out = self.layer(x)
+        out = out.reshape((out.shape[0], *self.shape)) if self.shape else out
         return out[:, 0] if self.flat else out
 
 
 @cache
 def measured(name: str) -> tuple[dict[str, list[Any]], dict[str, Any], dict[str, Any], Any]:
     """What `fit` has logged, what `model.evaluate` says, what is expected of (training, validation) data."""
-    way, model = WAYS[name], Net(WAYS[name].outputs)
+    way, model = WAYS[name], Net(WAYS[name].outputs, WAYS[name].shape)
     y, yv = way.targets(ROWS), way.targets(HELD)
     held = (XV, yv, weights(HELD)) if way.weighted else (XV, yv)
     data: Any = Batches(X, y) if way.stream else (X, y, weights(ROWS)) if way.weighted else (X, y)
@@ -320,6 +369,25 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     ),
     "beta": (lambda: M.FBeta(beta=-1), OptionError, "beta must be a number of at least 0; received -1"),
     "bins": (lambda: M.ECE(bins=0), OptionError, "bins must be an integer of at least 1; received 0"),
+    "adaptive bins": (lambda: M.AdaptiveCalibrationError(bins=0), OptionError, "ace: bins must be an integer of at le"),
+    "the length of a list": (lambda: M.NDCG(k=0), OptionError, "ndcg: k must be an integer of at least 1, or None"),
+    "lists of one number": (
+        lambda: M.MRR().update(np.ones(3), np.ones(3)),
+        ShapeError,
+        r"mrr ranks the items of each row: scores and relevances \(queries, items\).*received \(3,\)",
+    ),
+    "a range of pixels": (lambda: M.PSNR(0), OptionError, "psnr: data_range is the difference of .* above 0; rec"),
+    "a window": (lambda: M.SSIM(window=0), OptionError, "ssim: window is an integer of at least 1, sigma is above 0"),
+    "small images": (
+        lambda: M.SSIM().update(np.ones((2, 8, 8)), np.ones((2, 8, 8))),
+        ShapeError,
+        r"ssim compares images .* at least 11 x 11 pixels; received \(2, 8, 8\)\. Give a smaller window",
+    ),
+    "times of three columns": (
+        lambda: M.Concordance().update(np.ones(2), np.ones((2, 3))),
+        ShapeError,
+        r"concordance takes risks \(N,\) and targets \(N, 2\), time and event, or times \(N,\); received \(2,\)",
+    ),
     "weights": (
         lambda: M.CohenKappa(weights="cubic"),
         OptionError,

@@ -58,7 +58,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recorder]:
     return folder, recorder
 
 
-@pytest.mark.parametrize("step", [0, 12, 13, 20, 27, 38])
+DRAWN = sorted(np.random.default_rng(28).choice(STEPS, 8, replace=False).tolist())
+
+
+@pytest.mark.parametrize("step", sorted({0, 12, 13, 20, 38, *DRAWN}))
 def test_a_step_has_the_bits_that_it_had(recorded: tuple[Path, Recorder], step: int) -> None:
     folder, recorder = recorded
     again = ws.Replay(build(), folder, step)
@@ -73,6 +76,17 @@ def test_tensors_of_a_step_are_those_before_its_update(recorded: tuple[Path, Rec
     np.testing.assert_array_equal(again.tensor("0.weight"), recorder.weights[4])
     assert again.tensor("0.weight.grad").shape == (16, 64)
     np.testing.assert_array_equal(again.tensor("x"), again.inputs["x"])
+    hidden, dropped, slope = (again.tensor(name) for name in ("1", "2", "3.grad"))
+    assert (dropped == 0).sum() > (hidden == 0).sum()  # dropout as in training
+    np.testing.assert_allclose(dropped[dropped != 0], hidden[dropped != 0] / 0.9, rtol=1e-6)
+    np.testing.assert_allclose(slope.T @ dropped, again.tensor("3.weight.grad"), rtol=1e-4, atol=1e-7)
+    scores = dropped @ again.tensor("3.weight").T + again.tensor("3.bias")
+    np.testing.assert_allclose(again.tensor("3"), scores, rtol=1e-5, atol=1e-6)
+    shifted = np.exp(scores - scores.max(1, keepdims=True))
+    chosen = shifted[np.arange(32), again.tensor("labels")] / shifted.sum(1)
+    assert again.run().loss == pytest.approx(
+        -np.log(chosen).mean(), rel=1e-5
+    )  # these are the values of the step itself
     with pytest.raises(ws.errors.UnknownNameError, match="the step has no tensor 'nothing'"):
         again.tensor("nothing")
 
@@ -141,10 +155,11 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, lr in (("a", "0.001"), ("b", "0.01")):
         done = CliRunner().invoke(app, ["train", "script.py", "--folder", name, "--set", f"lr={lr}", "--no-progress"])
         assert done.exit_code == 0, done.output
-    shown = CliRunner().invoke(app, ["replay", "a", "--step", "5", "--show", "2.bias"])
+    shown = CliRunner().invoke(app, ["replay", "a", "--step", "5", "--show", "2.bias", "--show", "0.grad"])
     assert shown.exit_code == 0, shown.output
     assert shown.output.startswith("step 5: epoch 1, step 1 of it; rows ")
     assert "2.bias\n[" in shown.output
+    assert "0.grad\n[[" in shown.output
     compared = CliRunner().invoke(app, ["compare", "a", "b"])
     assert compared.exit_code == 1
     assert compared.output.startswith("after 1 updates '0.weight'")

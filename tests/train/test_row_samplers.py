@@ -108,8 +108,10 @@ def test_importance_reads_the_norms_of_the_rows_and_not_of_their_weights() -> No
             seen.append(self.run.loader.sampler.scores)
 
     weights = np.linspace(0.5, 2.0, 300).astype("f4")
-    train(ws.data.Importance(), optimizer=still, callbacks=[Watch()], batch_size=300, epochs=3)
+    for settings in ({"batch_size": 300}, {"batch_size": 32, "accumulate": 3}):
+        train(ws.data.Importance(), optimizer=still, callbacks=[Watch()], epochs=3, **settings)
     expected = uniform.per_row.mean("gradient_norm")
+    assert len(seen) == 6
     for scores in seen:
         np.testing.assert_allclose(scores, expected, rtol=1e-4)
     seen.clear()
@@ -157,7 +159,6 @@ def test_other_samplers_work_by_name_of_the_argument() -> None:
             ws.errors.UsageError,
             "privacy= draws every batch from all rows",
         ),
-        (lambda: train(ws.data.Hard(), accumulate=2), ws.errors.UsageError, "per_row= needs every batch in one step"),
     ],
 )
 def test_wrong_use(call: Callable[[], Any], error: type[Exception], pattern: str) -> None:
@@ -179,3 +180,16 @@ def test_a_loader_without_a_run_that_records_values_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(ws.errors.UsageError, match=r"Hard reads the gradient_norm of rows, .* train with ws.fit"):
         ws.Trainer(session).train(ws.DataLoader(X, Y, sampler=ws.data.Hard()), 1)
+
+
+@pytest.mark.parametrize("step", [5, 23, 30])
+def test_a_replayed_step_has_the_rows_that_the_run_drew(step: int, tmp_path: Path) -> None:
+    _, history = train(ws.data.Hard(), checkpoint=tmp_path)
+    experiment = ws.Experiment(
+        model=mlp(), data=(X, Y), sampler=ws.data.Hard(), epochs=4, loss="cross_entropy", optimizer=ws.Adam(lr=1e-2),
+        seed=1, device="reference", progress=False,
+    )  # fmt: skip
+    again = ws.Replay(experiment, tmp_path, step)
+    epoch, first = divmod(step, 10)
+    np.testing.assert_array_equal(again.rows, orders(history)[epoch][32 * first : 32 * (first + 1)])
+    np.testing.assert_array_equal(again.inputs["x"], X[again.rows])

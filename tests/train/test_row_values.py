@@ -11,14 +11,17 @@ import pytest
 import wholestep as ws
 from wholestep import nn
 
+ROOT = Path(__file__).resolve().parents[2]
+MNIST = [parent / "shared" / "data" / "mnist" for parent in (ROOT, *ROOT.parents)]
 
-def digits_with_wrong_labels(share: float) -> tuple[np.ndarray, np.ndarray, set[int]]:
-    x, y = ws.datasets.digits()
+
+def with_wrong_labels(y: np.ndarray, share: float) -> tuple[np.ndarray, set[int]]:
+    """The labels with a share of them moved to another class, and the rows of these."""
     rng = np.random.default_rng(0)
     flipped = rng.choice(len(y), int(share * len(y)), replace=False)
     y = y.copy()
     y[flipped] = (y[flipped] + rng.integers(1, 10, len(flipped))) % 10
-    return x, y, set(flipped.tolist())
+    return y, set(flipped.tolist())
 
 
 def mlp() -> nn.Module:
@@ -31,12 +34,27 @@ def train(x: Any, y: Any, **settings: Any) -> ws.TrainHistory:
 
 
 def test_wrong_labels_are_among_the_suspects() -> None:
-    x, y, flipped = digits_with_wrong_labels(0.01)
+    x, y = ws.datasets.digits()
+    y, flipped = with_wrong_labels(y, 0.01)
     history = train(x, y, epochs=15, per_row=["loss", "gradient_norm"])
     suspects = history.suspects(len(y) // 50)
     assert len({s.row for s in suspects} & flipped) >= 0.6 * len(flipped)
     assert sorted(suspects, key=lambda s: -s.score) == suspects
     assert suspects[0].loss > float(np.mean(history["loss"]))
+
+
+@pytest.mark.long
+def test_wrong_labels_of_mnist_are_among_the_suspects() -> None:
+    """1 % of 60,000 labels are wrong; 60 % of these are among the 2 % most suspect rows."""
+    folder = next((each for each in MNIST if each.is_dir()), None)
+    if folder is None:
+        pytest.skip(f"the files of MNIST are in none of {', '.join(map(str, MNIST))}")
+    (x, y), _ = ws.data.mnist(folder)
+    y, flipped = with_wrong_labels(y, 0.01)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+    settings: dict[str, Any] = {"batch_size": 128, "epochs": 5, "seed": 0, "progress": False, "optimizer": ws.Adam()}
+    history = ws.fit(model, (x, y), loss="cross_entropy", per_row=["gradient_norm"], **settings)
+    assert len({s.row for s in history.suspects(len(y) // 50)} & flipped) >= 0.6 * len(flipped)
 
 
 @pytest.mark.parametrize("settings", [{}, {"shuffle": False}, {"batch_size": 100, "drop_last": True}])

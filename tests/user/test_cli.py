@@ -525,3 +525,20 @@ def test_export_writes_a_step(script: Path, tmp_path: Path) -> None:
     code, text = run("export", str(script), str(tmp_path / "other"), "--to", "fortran")
     assert code == 1
     assert "expected one of 'c', 'wasm'" in text
+
+
+def test_export_says_what_it_cannot_do(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cases = (
+        (["file"], "file: ", "Name a new folder"),
+        (["out", "--image", "8x8"], "--image 8x8: only a page, run.html, has example rows", "Leave the option out"),
+        (["run.html", "--target", "cpu/avx2"], "a page computes the bits of cpu/portable", "Leave the option out"),
+        (["out", "--to", "wasm", "--target", "cpu/avx2"], "computes the bits of 'cpu/portable'", "leave target= out"),
+    )
+    for (name, *options), says, advice in cases:
+        code, text = run("export", str(script), str(tmp_path / name), *options)
+        assert code == 1, text
+        words = " ".join(text.split())
+        assert says in words
+        assert advice in words
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".html"] == []

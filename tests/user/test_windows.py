@@ -1,4 +1,4 @@
-"""One process on Windows, as far as a stand-in can show it: everything is imported, trains, saves, stops and resumes."""
+"""One process on Windows, as far as a stand-in can show it: it imports everything, trains, saves, stops and resumes."""
 
 from __future__ import annotations
 

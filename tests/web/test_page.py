@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import wholestep as ws
-from tests.support.browser import INSTALL, Tab, browser_path
+from tests.support.browser import INSTALL, Tab, browser_path, opened
 from tests.web.pages import (
     TRAINED,
     checkpoint,
@@ -97,9 +98,12 @@ def test_a_run_is_stopped_and_continued_here_and_in_python(tab: Tab) -> None:
     weights = digits(x, y).model
     assert not weights.load(file, strict=False).missing
 
+    shown = tab.text("#tiles")
     tab.click("#reset")
+    tab.wait(f"document.querySelector('#tiles').textContent !== {json.dumps(shown)}")
     tab.choose("#restore", file)
     tab.wait("document.querySelector('#keep-status').textContent.includes('is loaded')")
+    assert tab.text("#tiles") == shown
     assert history(checkpoint(tab)) == history(file)
     tab.choose("#restore", Path(__file__))
     assert "test_page.py is not a complete safetensors file" in refused(tab, "keep")
@@ -129,8 +133,12 @@ def test_dropped_arrays_are_trained_on_and_predicted(tab: Tab, tmp_path: Path) -
     lines = tab.downloaded("predictions.csv").read_text().split()
     assert (lines[0], len(lines)) == ("prediction", 501)
 
+    tab.fill("#rate", -1)
+    tab.click("#start")
+    assert "the learning rate is -1; expected a number above 0" in refused(tab, "train")
     tab.fill("#rate", 1e38)
     tab.click("#start")
+    tab.wait("document.querySelector('#train-error').textContent.startsWith('the loss')")
     text = refused(tab, "train")
     assert "the loss is not finite" in text
     assert "Choose a smaller learning rate" in text
@@ -188,6 +196,16 @@ def test_the_settings_of_a_page_are_runtime_scalars(tmp_path: Path, schedule: ob
 
 
 @pytest.mark.long
+def test_the_browser_forbids_requests(page: Path, tmp_path: Path) -> None:
+    with opened(page, tmp_path) as tab:
+        tab.wait("document.documentElement.dataset.ready")
+        for address in ("https://example.org/", "data.csv", "blob:null/1"):
+            assert tab.evaluate(f"fetch({address!r}).then(() => 'sent', (error) => error.name)") == "TypeError"
+        assert len(tab.problems) >= 3
+        assert all("Content Security Policy" in text for text in tab.problems)
+
+
+@pytest.mark.long
 def test_files_wait_until_a_run_is_stopped(tab: Tab, tmp_path: Path) -> None:
     x, y = ws.datasets.digits()
     for name, array in (("x", x[:50]), ("y", y[:50])):
@@ -195,12 +213,13 @@ def test_files_wait_until_a_run_is_stopped(tab: Tab, tmp_path: Path) -> None:
     tab.fill("#epochs", 100_000)
     tab.click("#start")
     tab.wait("!document.querySelector('#stop').disabled")
+    tab.wait("document.querySelector('#charts path').getAttribute('d').includes('L')")  # curves while it trains
+    assert not tab.evaluate("document.querySelector('#stop').disabled")
     tab.drop("h1", tmp_path / "x.npy", tmp_path / "y.npy")
     assert "Stop it, then drop the files again" in refused(tab)
     tab.drop("#predict-card", tmp_path / "x.npy")  # while it trains
     tab.wait("document.querySelectorAll('[data-prediction]').length === 50")
     stop(tab)
-    tab.fill("#epochs", 1)
     file = checkpoint(tab)
     assert history(file)[-1]["val_accuracy"] > 0.9
     tab.drop("h1", tmp_path / "x.npy", tmp_path / "y.npy")

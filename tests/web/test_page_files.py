@@ -54,13 +54,20 @@ def test_a_table_is_dropped_trained_on_and_predicted(tmp_path: Path) -> None:
         assert [e["loss"] for e in ours] == pytest.approx([e.logs["loss"] for e in expected.epochs], rel=1e-4)
         assert [e["val_loss"] for e in ours] == pytest.approx([e.logs["val_loss"] for e in expected.epochs], rel=1e-4)
         assert tab.evaluate("document.querySelectorAll('#picture svg .point').length") == 2 * 60
+        assert tab.text("[data-log=r2]")  # of the validation rows, after training too
+        assert tab.text("[data-log=mae]")
         tab.fill("input[name=area]", 100)
         tab.fill("select[name=city]", "Rome")
         tab.click("#row button")
         tab.wait("document.querySelector('#answer')")
         row = {"area": [100.0], "city": ["Rome"], "built": [np.datetime64(_built(first))], "garden": [_garden(first)]}
         answer = float(begun.model.predict(row)[0])
-        assert float(tab.text("#answer")) == pytest.approx(answer, rel=1e-3)
+        assert float(tab.text("#answer").replace(",", "")) == pytest.approx(answer, rel=1e-3)
+        tab.drop("#predict-card", tmp_path / "first.csv")
+        tab.wait("document.querySelector('#save-predictions')")
+        tab.click("#save-predictions")
+        written = np.loadtxt(tab.downloaded("predictions.csv"), skiprows=1)
+        np.testing.assert_allclose(written, begun.model.predict(first.without("price")), rtol=1e-4)
         (tmp_path / "wrong.csv").write_text(houses(20, 2).replace("city", "town", 1))
         tab.drop("#drop", tmp_path / "wrong.csv")
         with pytest.raises(ws.errors.UnknownNameError) as error:

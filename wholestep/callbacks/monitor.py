@@ -19,7 +19,7 @@ def not_measured(monitor: str, logs: Mapping[str, Value], names: Sequence[str]) 
     return name not in logs and name in names
 
 
-def read_monitor(kind: str, monitor: str, logs: Mapping[str, Value], known: Sequence[str] = ()) -> float:
+def read_monitor(kind: str, monitor: str, logs: Mapping[str, Value], other_names: Sequence[str] = ()) -> float:
     """The monitored number; UnknownNameError with suggestions for an unknown name."""
     name = canonical(monitor)
     if name in logs:
@@ -30,7 +30,7 @@ def read_monitor(kind: str, monitor: str, logs: Mapping[str, Value], known: Sequ
                 "metric with average='macro'."
             )
         return float(value)
-    names = list(dict.fromkeys([*logs, *known]))
+    names = list(dict.fromkeys([*logs, *other_names]))
     close = get_close_matches(name, names, 2, 0.5)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     if name.startswith("val_") and not any(n.startswith("val_") for n in names):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import IO, TYPE_CHECKING, Protocol
 
@@ -24,9 +24,15 @@ class Observer(Protocol):
 
 
 class ConsoleObserver:
-    """Prints a table of activations every so many steps.  Example: `ws.fit(..., observer=ws.ConsoleObserver(100))`."""
+    """Prints a table of activations every n steps.  Example: `ws.fit(..., observer=ws.ConsoleObserver(100))`.
 
-    def __init__(self, every: int = 1, file: IO[str] | None = None) -> None:
+    Args:
+        tensors: in place of the outputs of all layers, those of some, tensors named by `keep(name)`, and gradients:
+            `["encoder", "encoder.grad"]`.
+    """
+
+    def __init__(self, every: int = 1, file: IO[str] | None = None, tensors: Sequence[str] = ()) -> None:
+        self.tensors = tuple(tensors)
         if not isinstance(every, int) or every < 1:
             raise OptionError(f"ConsoleObserver: every must be an integer of at least 1; received {every!r}.")
         self.every, self.file = every, file

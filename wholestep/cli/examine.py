@@ -45,7 +45,7 @@ def replay(
     run: Run,
     step: Annotated[int, typer.Option(help="The number of the update, over all epochs; the first one is 0.")],
     show: Annotated[
-        list[str] | None, typer.Option("--show", help="A weight, an input, or a gradient: 0.weight.grad.")
+        list[str] | None, typer.Option("--show", help="A weight, an input, a layer's output, a gradient: 0.grad.")
     ] = None,
     script: ScriptOfRun = None,
 ) -> None:
@@ -71,6 +71,18 @@ def compare(one: Run, other: Run, script: ScriptOfRun = None) -> None:
         return
     print(difference)
     raise typer.Exit(1)
+
+
+@report_errors
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or checkpoints in single files.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one HTML file with the curves, settings and checkpoints of runs, which opens without a server."""
+    from wholestep.web.report import write_report
+
+    page = write_report(runs, output)
+    print(f"{page}: {page.stat().st_size:,} bytes; open it in a browser")
 
 
 @report_errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from wholestep.cli.config_file import name_run_settings_in_errors, read_config
 from wholestep.cli.launch import Hosts, Restarts, is_first, is_started_again, say, start
 from wholestep.cli.shared import Device, Memory, Precision, experiment_in, experiment_of, parse_settings, report_errors
 from wholestep.distributed.workers import Workers
-from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
+from wholestep.errors import CheckpointError, OptionError, TrainingInterrupted, UsageError
 from wholestep.options import read_launch
 
 if TYPE_CHECKING:
@@ -257,8 +258,10 @@ def export(
     """Write the training step of a script as a folder that trains, evaluates and predicts without Python; or a page."""
     from wholestep.session.export.write import write_folder
 
+    is_page = folder.suffix == ".html"
+    _refuse_options(is_page, {"target": target} if is_page else {"image": image, "rows": rows})
     experiment = experiment_of(script, parse_settings(set or []))
-    if folder.suffix == ".html":
+    if is_page:
         from wholestep.web.export import export_page
 
         page = export_page(experiment, folder, image=image, rows=rows, script=script.name)
@@ -269,3 +272,11 @@ def export(
     write_folder(trainer.session._programs, folder, to, target, settings)
     files = [path for path in folder.rglob("*") if path.is_file()]
     print(f"{folder}: {len(files)} files, {sum(path.stat().st_size for path in files):,} bytes")
+
+
+def _refuse_options(is_page: bool, others: Mapping[str, object]) -> None:
+    """Raise OptionError for an option that the other form of export has."""
+    for name, value in others.items():
+        if value is not None:
+            why = "a page computes the bits of cpu/portable" if is_page else "only a page, run.html, has example rows"
+            raise OptionError(f"--{name} {value}: {why}. Leave the option out.")

@@ -34,7 +34,7 @@ def starts_of(folder: Path) -> list[Any]:
 
 
 def script_of_run(
-    config: Mapping[str, Any], run: Path, folder: Path, given: Path | None
+    config: Mapping[str, Any], run: Path, folder: Path, script: Path | None
 ) -> tuple[Path, dict[str, Any]]:
     """The script and the settings to resume a run with: the script of --script, or that of a recorded start.
 
@@ -42,14 +42,14 @@ def script_of_run(
         config: the configuration in the manifest.
         run: the path that the user typed, for errors.
         folder: the folder of the run.
-        given: the script of --script.
+        script: the script of --script.
     """
     named, settings = config.get("script"), config.get("settings")
     if not isinstance(named, str) or not isinstance(settings, dict):
         raise CheckpointError(f"{run} was not written by `wholestep train`: its manifest names no script.")
-    if _start(Path(named), settings) in starts_of(folder) and given is None:
+    if _start(Path(named), settings) in starts_of(folder) and script is None:
         return Path(named), dict(settings)
-    if given is None:
+    if script is None:
         raise CheckpointError(
             f"{run} names the script {named}, but you did not start this run, on this machine and in this folder: a "
             f"script that only a manifest names is not executed. If you trust it, name it: --script {named}"
@@ -60,7 +60,7 @@ def script_of_run(
             f"{run} sets {foreign[0]} to {settings[foreign[0]]!r}: compiler settings are not taken from a run that "
             "you did not start. Start one of your own, with its weights: model.load(...)."
         )
-    return given.resolve(), dict(settings)
+    return script.resolve(), dict(settings)
 
 
 def _start(script: Path, settings: Mapping[str, Any]) -> Any:

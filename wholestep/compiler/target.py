@@ -147,8 +147,8 @@ class Target:
         if not self.advice:
             return {}
         module, _, name = self.advice.partition(":")
-        found: Mapping[int, str] = getattr(importlib.import_module(module), name)(plan)
-        return found
+        reasons: Mapping[int, str] = getattr(importlib.import_module(module), name)(plan)
+        return reasons
 
     def __str__(self) -> str:
         return self.name

@@ -121,14 +121,14 @@ def _bernoulli(seed: int, epoch: int, attempt: int, rate: float, trials: int) ->
     if rate >= 1:
         return np.arange(trials)
     chunk = int(1.1 * rate * trials) + 64
-    found, last, first = list[Rows](), -1, 0
+    chunks, last, first = list[Rows](), -1, 0
     while last < trials:
         drawn = keyed_uniform(seed, epoch, np.arange(first, first + chunk), POISSON + attempt)
         gaps = np.floor(np.log1p(-drawn) / np.log1p(-rate)).astype(np.int64)
         places = last + np.cumsum(gaps + 1)
-        found.append(places)
+        chunks.append(places)
         last, first = int(places[-1]), first + chunk
-    places = np.concatenate(found)
+    places = np.concatenate(chunks)
     return places[places < trials]
 
 

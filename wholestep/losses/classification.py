@@ -211,7 +211,7 @@ def binary_cross_entropy_with_logits_loss(
         # imported here because few losses need it
         from wholestep.compiler.frontend.functions.activations import softplus
 
-        # t counts w times, which adds (w - 1)·t·softplus(-x).
+        # The term t·softplus(-x) of a positive target has the factor w: (w - 1)·t·softplus(-x) is added.
         values = values + (as_tensor(pos_weight) - 1.0) * t * softplus(-logits)
     return reduce(name, values, reduction, sample_weight)
 
@@ -273,6 +273,33 @@ def focal_loss(
     if power is not None:
         values = _power(wrong, power) * values
     return reduce("focal_loss", values if scale is None else scale * values, reduction, sample_weight)
+
+
+@on_arrays
+def poly1_loss(
+    logits: Tensor,
+    target: Target,
+    epsilon: Number = 1.0,
+    reduction: str = "mean",
+    *,
+    sample_weight: Tensor | None = None,
+    axis: int | None = None,
+) -> Tensor:
+    """Cross entropy + ε·(1 - p), where p is the probability of the target, averaged over rows (arXiv:2204.12511).
+
+    Args:
+        logits, target, axis: as for `cross_entropy`; targets are class indices.
+        epsilon: the change of the first coefficient of the loss's series in 1 - p; at least -1.
+
+    Example: `ws.losses.poly1_loss(logits, labels)`.
+    """
+    labels = as_tensor(target)
+    at = resolve_class_axis("poly1_loss", logits, labels, axis)
+    takes_as(logits, Meaning(each=False, axis=at))
+    scores = classes_last(logits, at)
+    rows = class_rows(scores, class_numbers("poly1_loss", scores, labels))
+    more = option(logits, "poly1_loss", "epsilon", epsilon, -1.0 - 1e-12, text="at least -1")
+    return reduce("poly1_loss", rows - more * fn.expm1(-rows), reduction, sample_weight)
 
 
 def _power(x: Tensor, exponent: Tensor) -> Tensor:

@@ -125,6 +125,27 @@ def quantile_loss(
     return reduce("quantile_loss", 0.5 * fn.abs(error) + tilt, reduction, sample_weight)
 
 
+@on_arrays
+def expectile_loss(
+    prediction: Tensor,
+    target: Target,
+    expectile: Number = 0.5,
+    reduction: str = "mean",
+    *,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """|τ - 1[d < 0]|·d² with d = t - p, averaged over elements: its minimum is the τ-expectile (Newey and Powell,
+    1987).
+
+    Example: `ws.losses.expectile_loss(x @ w, y, expectile=0.9)`.
+    """
+    share = option(prediction, "expectile_loss", "expectile", expectile, 0.0, 1.0)
+    error = match_target("expectile_loss", prediction, target) - prediction
+    below = (error < 0.0).astype(error.dtype)
+    values = (share + (1.0 - 2.0 * share) * below) * error * error
+    return reduce("expectile_loss", values, reduction, sample_weight)
+
+
 # Above e⁶⁴ the exponential continues as its tangent: with scores of ±1e4 the loss and its gradient are finite.
 _STEEPEST = 64.0
 

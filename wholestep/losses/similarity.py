@@ -1,13 +1,17 @@
-"""Losses of vectors and regions: cosine embedding; Dice, Tversky and InfoNCE, which are not separable by rows."""
+"""Losses of vectors and regions: cosine embedding, ArcFace; Dice, Tversky, InfoNCE and supervised contrastive, which
+are not separable by rows.
+"""
 
 from __future__ import annotations
+
+import math
 
 from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, ratio
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
-from wholestep.errors import ShapeError
-from wholestep.losses.classification import cross_entropy
+from wholestep.errors import DTypeError, ShapeError
+from wholestep.losses.classification import class_rows, cross_entropy
 from wholestep.losses.forms import (
     Meaning,
     answers,
@@ -20,6 +24,7 @@ from wholestep.losses.forms import (
 )
 from wholestep.losses.shared import Number, Target, match_target, on_arrays, option, reduce
 
+_FAR = 1e9  # further down than any similarity divided by a temperature
 _EPS = 1e-12  # added to the squared length, as in torch: a zero vector has the cosine 0
 
 
@@ -165,6 +170,77 @@ def info_nce_loss(
     labels = fn.arange(queries.shape[0])
     loss = cross_entropy(similarity, labels, reduction=reduction)
     return 0.5 * (loss + cross_entropy(similarity.T, labels, reduction=reduction)) if symmetric else loss
+
+
+@on_arrays
+def supervised_contrastive_loss(
+    embeddings: Tensor, labels: Target, temperature: Number = 0.1, reduction: str = "mean"
+) -> Tensor:
+    """-mean over the other rows p of its class of log(exp(zᵢ·zₚ/T) / Σ exp(zᵢ·zₐ/T) over all other rows a), averaged
+    over rows that have such a p (arXiv:2004.11362); z are unit vectors.
+
+    Rows are compared with each other: the loss is not separable, and a batch cannot be split.
+
+    Args:
+        embeddings: (rows, features).
+        labels: (rows,), the class of each.
+
+    Example: `ws.losses.supervised_contrastive_loss(x, labels)`.
+    """
+    loss, classes = "supervised_contrastive_loss", as_tensor(labels)
+    if classes.dtype.is_float or embeddings.ndim != 2 or classes.shape != embeddings.shape[:1]:
+        fail(
+            DTypeError if classes.dtype.is_float else ShapeError,
+            f"{loss} takes embeddings (rows, features) and integers (rows,), the labels; received "
+            f"{shape_text(embeddings.shape)} and {classes.dtype}{shape_text(classes.shape)}.",
+        )
+    rows, unit = embeddings.shape[0], _unit(embeddings)
+    number = fn.arange(rows)
+    others = number.reshape((rows, 1)) != number.reshape((1, rows))
+    alike = ((classes.reshape((rows, 1)) == classes.reshape((1, rows))) & others).astype(unit.dtype)
+    similarity = (unit @ unit.T) * (1.0 / option(embeddings, loss, "temperature", temperature))
+    logs = fn.log_softmax(fn.where(others, similarity, -_FAR))
+    counts = alike.sum(1)
+    values = -(alike * fn.where(others, logs, 0.0)).sum(1) / fn.maximum(counts, 1.0)
+    if reduction != "mean":
+        return reduce(loss, values, reduction)
+    return ratio(values.sum(), fn.maximum((counts > 0.0).astype(values.dtype).sum(), 1.0))
+
+
+@on_arrays
+def arcface_loss(
+    cosines: Tensor,
+    labels: Target,
+    margin: Number = 0.5,
+    scale: Number = 64.0,
+    reduction: str = "mean",
+    *,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """Cross entropy of scale·cos θ, in which the angle θ of a row to its own class is enlarged by the margin, averaged
+    over rows (arXiv:1801.07698).
+
+    Where θ + margin exceeds π, the score continues as cos θ - margin·sin(margin), as in the authors' code.
+
+    Args:
+        cosines: (rows, classes), as `ws.nn.CosineLinear` gives them.
+        labels: (rows,), class indices.
+        margin: in radians, below π.
+
+    Example: `ws.losses.arcface_loss(ws.tanh(logits), labels)`.
+    """
+    loss, classes = "arcface_loss", as_tensor(labels)
+    at = resolve_class_axis(loss, cosines, classes, None)
+    takes_as(cosines, Meaning(each=False, axis=at, logits=False))
+    scores = classes_last(cosines, at)
+    own = fn.one_hot(class_numbers(loss, scores, classes), int(scores.shape[-1]), "bool")
+    room = option(cosines, loss, "margin", margin, -1e-300, math.pi, "between 0 and pi")
+    inside = fn.minimum(fn.maximum(scores, -1.0), 1.0)
+    across = fn.sqrt(fn.maximum(1.0 - inside * inside, _EPS))  # sin θ
+    turned = inside * fn.cos(room) - across * fn.sin(room)  # cos(θ + margin)
+    turned = fn.where(inside > -fn.cos(room), turned, inside - room * fn.sin(room))
+    logits = option(cosines, loss, "scale", scale) * fn.where(own, turned, inside)
+    return reduce(loss, class_rows(logits, class_numbers(loss, scores, classes)), reduction, sample_weight)
 
 
 def _unit(x: Tensor) -> Tensor:

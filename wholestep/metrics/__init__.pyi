@@ -8,9 +8,22 @@ from wholestep.metrics.confusion import (
     Dice as Dice,
 )
 from wholestep.metrics.agreement import BalancedAccuracy as BalancedAccuracy, MCC as MCC, CohenKappa as CohenKappa
-from wholestep.metrics.likelihood import LogLoss as LogLoss, Perplexity as Perplexity, ECE as ECE
+from wholestep.metrics.likelihood import (
+    LogLoss as LogLoss, Perplexity as Perplexity, Brier as Brier, ECE as ECE, MCE as MCE,
+    AdaptiveCalibrationError as AdaptiveCalibrationError,
+)
 from wholestep.metrics.ranking import RocAuc as RocAuc, AveragePrecision as AveragePrecision
 from wholestep.metrics.ranking import RocCurve as RocCurve, PrecisionRecallCurve as PrecisionRecallCurve
+
+# ranked lists
+from wholestep.metrics.retrieval import NDCG as NDCG, MRR as MRR, HitRate as HitRate, RetrievalMAP as RetrievalMAP
+
+# images, survival times
+from wholestep.metrics.images import PSNR as PSNR, SSIM as SSIM
+from wholestep.metrics.survival import Concordance as Concordance
+
+# generated sequences, on arrays
+from wholestep.metrics.text import BLEU as BLEU, WER as WER, edit_distance as edit_distance
 
 # detected boxes, on arrays
 from wholestep.metrics.detection import MeanAveragePrecision as MeanAveragePrecision

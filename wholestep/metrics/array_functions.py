@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from wholestep.compiler.frontend.functions import primitives as fn
+from wholestep.compiler.frontend.shape.sequences import cumsum as fn_cumsum
+from wholestep.compiler.frontend.shape.sort_topk import argsort, take_along_axis
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import Shape, product
 
@@ -39,6 +41,18 @@ def log_softmax(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """x - max - log Σ exp(x - max) along the last axis."""
     shifted = x - x.max(-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+def cumsum(x: X) -> X:
+    """Running sums along the last axis."""
+    return fn_cumsum(x, -1) if isinstance(x, Tensor) else np.asarray(x.cumsum(-1))
+
+
+def ordered_by(values: X, scores: X) -> X:
+    """Each row of the values in the order of decreasing scores; equal scores keep their order."""
+    if isinstance(values, Tensor):
+        return take_along_axis(values, argsort(scores, -1, descending=True), -1)
+    return np.take_along_axis(values, np.argsort(-scores, -1, kind="stable"), -1)
 
 
 def count(x: X, shape: Shape, dtype: str = "int64") -> X:

@@ -1,4 +1,4 @@
-"""Metrics of predicted probabilities: log loss, perplexity and calibration error."""
+"""Metrics of predicted probabilities: log loss, perplexity, Brier score and calibration errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import Extent, product
 from wholestep.errors import DTypeError, OptionError, UsageError
 from wholestep.losses.classification import class_rows, yes_or_no_values
 from wholestep.metrics.array_functions import (
@@ -26,6 +27,7 @@ from wholestep.metrics.array_functions import (
 from wholestep.metrics.base import Array, States
 from wholestep.metrics.means import Mean
 from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen, check_range
+from wholestep.metrics.row_buffers import KeptRows
 from wholestep.metrics.rows import Reading
 
 
@@ -66,6 +68,20 @@ class OfProbabilities(OfScores):
                 "scores. Leave it out.",
             )
         return seen
+
+    def probabilities(self, seen: Seen[Any]) -> Any:
+        """Probabilities in float64, of classes on the last axis or of each binary label."""
+        x = seen.prediction.astype("float64")
+        if not self.from_logits:
+            return x
+        return sigmoid(x) if seen.form is PredictionForm.EACH else softmax(x)
+
+    def amounts(self, seen: Seen[Any], values: Any, weight: Any) -> Any:
+        """The weight of each counted item, of which `values` has one, in float64; 0 for an ignored class."""
+        amounts: Any = where(values > -1.0, 1.0, 0.0) if weight is None else self.spread(weight, seen.rows)
+        ignored = self.ignored(seen.form)
+        amounts = amounts.astype("float64")
+        return amounts if ignored is None else where(seen.target != ignored, amounts, 0.0)
 
 
 @dataclass(eq=False)
@@ -158,6 +174,29 @@ class Perplexity(LogLoss):
 
 
 @dataclass(eq=False)
+class Brier(OfProbabilities, Mean):
+    """The Brier score (1950): Σ (p - y)² over classes, averaged over rows; for binary labels (p - y)², over all labels.
+
+    Predictions are raw scores, or probabilities with `from_logits=False`; y is 1 for the true class, or a probability.
+
+    Example: `ws.metrics.Brier()`.
+    """
+
+    kind: ClassVar[str] = "brier"
+    higher_is_better: ClassVar[bool | None] = False
+
+    def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
+        seen = self._score_rows(prediction, target)
+        p, t = self.probabilities(seen), seen.target
+        if seen.form is PredictionForm.SCORES:
+            t = where(t.reshape((*t.shape, 1)) == np.arange(int(p.shape[-1]), dtype=np.int32), 1.0, 0.0)
+        error: Any = p - t.astype("float64")
+        rows = error * error if seen.form is PredictionForm.EACH else (error * error).sum(-1)
+        amounts = self.amounts(seen, rows, weight)
+        return {"sum": (rows * amounts).sum(), "weight": amounts.sum()}
+
+
+@dataclass(eq=False)
 class ECE(OfProbabilities):
     """The expected calibration error (arXiv:1706.04599): Σ nᵢ/n·|accuracyᵢ - confidenceᵢ| over bins of confidence.
 
@@ -173,17 +212,12 @@ class ECE(OfProbabilities):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.bins, int) or isinstance(self.bins, bool) or self.bins < 1:
-            fail(OptionError, f"ece: bins must be an integer of at least 1; received {self.bins!r}.")
+        _check_bins(self.kind, self.bins)
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         seen = self._score_rows(prediction, target)
         sure, right = self._confidence_and_hits(seen)
-        amounts: Any = where(sure > -1.0, 1.0, 0.0) if weight is None else self.spread(weight, seen.rows)
-        amounts = amounts.astype("float64")
-        ignored = self.ignored(seen.form)
-        if ignored is not None:
-            amounts = where(seen.target != ignored, amounts, 0.0)
+        amounts = self.amounts(seen, sure, weight)
         place = floor(sure * float(self.bins))
         on_edge = place == sure * float(self.bins)  # a value on the edge belongs to the lower bin
         index = maximum(where(on_edge, place - 1.0, place), 0.0).astype("int32")
@@ -192,18 +226,87 @@ class ECE(OfProbabilities):
 
     def _confidence_and_hits(self, seen: Seen[Any]) -> tuple[Any, Any]:
         """The confidence of each row in float64, and whether the row is correct."""
-        x, t = seen.prediction.astype("float64"), seen.target
+        p, t = self.probabilities(seen), seen.target
         if seen.form is PredictionForm.EACH:
-            p = sigmoid(x) if self.from_logits else x
             yes = t.astype("float64") > 0.5
             return maximum(p, 1.0 - p), (p > 0.5) == yes
-        p = softmax(x) if self.from_logits else x
         true = t.argmax(-1) if seen.form is PredictionForm.ROWS else t
         return p.max(-1), p.argmax(-1).astype(true.dtype) == true
 
     def result(self, states: States) -> float:
         total = states["count"].sum()
         return float(np.abs(states["right"] - states["confidence"]).sum() / total) if total > 0 else float("nan")
+
+
+@dataclass(eq=False)
+class MCE(ECE):
+    """The maximum calibration error (arXiv:1706.04599): the largest |accuracyᵢ - confidenceᵢ| of all bins with rows.
+
+    Example: `ws.metrics.MCE(bins=15)`.
+    """
+
+    kind: ClassVar[str] = "mce"
+    higher_is_better: ClassVar[bool | None] = False
+
+    def result(self, states: States) -> float:
+        count = states["count"]
+        gaps = np.abs(states["right"] - states["confidence"]) / np.where(count > 0, count, 1.0)
+        return float(gaps.max()) if count.sum() > 0 else float("nan")
+
+
+@dataclass(eq=False)
+class AdaptiveCalibrationError(OfProbabilities, KeptRows):
+    """The adaptive calibration error (arXiv:1904.01685): that of every class, averaged over classes, in bins that hold
+    the same number of rows.
+
+    The bins follow from all probabilities of the epoch, which are kept: `capacity` is the number of its rows, which
+    `fit` knows.  With row weights, bins have the same weight.
+
+    Example: `ws.metrics.AdaptiveCalibrationError(bins=15)`.
+    """
+
+    kind: ClassVar[str] = "ace"
+    higher_is_better: ClassVar[bool | None] = False
+    bins: int = field(default=15, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_bins(self.kind, self.bins)
+
+    def rows_each(self, prediction: Tensor, target: Tensor) -> Extent:
+        return product(self._score_rows(prediction, target).rows[1:])
+
+    def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
+        seen = self._score_rows(prediction, target)
+        rows, t = (product(seen.rows),), seen.target
+        p = self.probabilities(seen)
+        weights = self.amounts(seen, p if seen.form is PredictionForm.EACH else p.max(-1), weight)
+        if seen.form is PredictionForm.ROWS:
+            t = t.argmax(-1)
+        p = p.reshape((*rows, -1 if isinstance(p, np.ndarray) else product(p.shape[len(seen.rows) :])))
+        return {"scores": p, "labels": t.reshape(rows).astype("int32"), "weights": weights.reshape(rows)}
+
+    def result(self, states: States) -> float:
+        parts = self._all_rows(states)
+        if not parts or not parts["weights"].sum() > 0:
+            return float("nan")
+        used = parts["weights"] > 0
+        p, labels, weights = (parts[part][used] for part in ("scores", "labels", "weights"))
+        classes = [1] if p.shape[1] == 1 else range(p.shape[1])
+        gaps = [self._error(p[:, i], labels == c, weights) for i, c in enumerate(classes)]
+        return float(np.mean(gaps))
+
+    def _error(self, p: Array, right: Array, weight: Array) -> float:
+        order = np.argsort(p, kind="stable")
+        p, right, weight = p[order], right[order], weight[order]
+        middle = (np.cumsum(weight) - weight / 2) / weight.sum()  # of each row among all of the weight
+        gaps = np.bincount((middle * self.bins).astype(np.int64).clip(0, self.bins - 1), weight * (right - p))
+        return float(np.abs(gaps).sum() / weight.sum())
+
+
+def _check_bins(kind: str, bins: object) -> None:
+    if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
+        fail(OptionError, f"{kind}: bins must be an integer of at least 1; received {bins!r}.")
 
 
 def _inside(p: Tensor) -> Tensor:

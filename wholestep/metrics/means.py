@@ -28,6 +28,15 @@ class Mean(Metric):
         return float(states["sum"]) / weight if weight > 0 else float("nan")
 
 
+def weighted_rows(metric: str, values: X, weight: X | None) -> dict[str, X]:
+    """The parts of a weighted mean of one value per row, (N,)."""
+    if weight is None:
+        return {"sum": values.sum(), "weight": count(values, values.shape, "float64")}
+    check_weight(metric, ArrayKind.of(weight), values.shape)
+    w: Any = weight.astype("float64")
+    return {"sum": (w * values).sum(), "weight": w.sum()}
+
+
 @dataclass(eq=False)
 class LossTracker(Mean):
     """The mean of the loss over all rows, not over batches.

@@ -126,10 +126,10 @@ class OfScores(Metric):
         if t.shape in (rows, (*rows, 1)):
             if not t.whole:
                 self._refuse_floats(t)
-            return Seen(PredictionForm.SCORES, _last(prediction, axis), _reshape(target, rows))
+            return Seen(PredictionForm.SCORES, last_axis(prediction, axis), _reshape(target, rows))
         if t.shape != p.shape:
             self._refuse(p, t)
-        return Seen(PredictionForm.ROWS, _last(prediction, axis), _last(target, axis))
+        return Seen(PredictionForm.ROWS, last_axis(prediction, axis), last_axis(target, axis))
 
     def _refuse(self, prediction: ArrayKind, target: ArrayKind) -> None:
         expected = ", ".join(f.value for f in (PredictionForm.SCORES, PredictionForm.CLASSES, PredictionForm.EACH))
@@ -179,7 +179,8 @@ def _reshape(x: X, shape: Shape) -> X:
     return x if x.shape == shape else x.reshape(shape)
 
 
-def _last(x: X, axis: int) -> X:
+def last_axis(x: X, axis: int) -> X:
+    """x with one axis moved to the end."""
     if axis == len(x.shape) - 1:
         return x
     order = (*(a for a in range(len(x.shape)) if a != axis), axis)

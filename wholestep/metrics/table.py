@@ -15,9 +15,12 @@ from wholestep.metrics.base import Metric
 from wholestep.metrics.confusion import F1, ConfusionMatrix, Dice, FBeta, IoU, Precision, Recall
 from wholestep.metrics.correlation import R2, ExplainedVariance, Pearson, Spearman
 from wholestep.metrics.functions import Function
-from wholestep.metrics.likelihood import ECE, LogLoss, Perplexity
+from wholestep.metrics.images import PSNR, SSIM
+from wholestep.metrics.likelihood import ECE, MCE, AdaptiveCalibrationError, Brier, LogLoss, Perplexity
 from wholestep.metrics.means import MAE, MAPE, MSE, RMSE, LossTracker
 from wholestep.metrics.ranking import AveragePrecision, PrecisionRecallCurve, RocAuc, RocCurve
+from wholestep.metrics.retrieval import MRR, NDCG, HitRate, RetrievalMAP
+from wholestep.metrics.survival import Concordance
 
 METRICS: dict[str, type[Metric]] = {
     cls.kind: cls
@@ -36,11 +39,21 @@ METRICS: dict[str, type[Metric]] = {
         Dice,
         LogLoss,
         Perplexity,
+        Brier,
         ECE,
+        MCE,
+        AdaptiveCalibrationError,
         RocAuc,
         AveragePrecision,
         RocCurve,
         PrecisionRecallCurve,
+        NDCG,
+        MRR,
+        HitRate,
+        RetrievalMAP,
+        PSNR,
+        SSIM,
+        Concordance,
         MSE,
         RMSE,
         MAE,
@@ -64,6 +77,10 @@ ALIASES = {
     "jaccard": "iou",
     "mean_iou": "iou",
     "calibration_error": "ece",
+    "adaptive_calibration_error": "ace",
+    "brier_score": "brier",
+    "concordance_index": "concordance",
+    "c_index": "concordance",
     "auc": "roc_auc",
     "ap": "average_precision",
     "precision_recall_curve": "pr_curve",

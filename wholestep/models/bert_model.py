@@ -62,7 +62,7 @@ def bert(
 
 def sizes_of(
     model: str,
-    known: Mapping[str, tuple[int, int, int, int]],
+    named_sizes: Mapping[str, tuple[int, int, int, int]],
     size: str,
     layers: int | None,
     width: int | None,
@@ -70,9 +70,9 @@ def sizes_of(
     hidden: int | None,
 ) -> tuple[int, int, int, int]:
     """The sizes of a model (layers, width, heads, inner width): the given ones, else those of the published size."""
-    if size not in known:
-        fail(OptionError, f"{model}: the sizes are {', '.join(known)}; received {size!r}.")
-    usual = known[size]
+    if size not in named_sizes:
+        fail(OptionError, f"{model}: the sizes are {', '.join(named_sizes)}; received {size!r}.")
+    usual = named_sizes[size]
     inner = hidden or (usual[3] if width is None else 4 * width)
     return layers or usual[0], width or usual[1], heads or usual[2], inner
 

@@ -157,7 +157,7 @@ class Architecture:
     parts: str = ""  # regular expression of arrays that the model does not use if it was built without that part
 
 
-def _rename_function(kind: Architecture, known: set[str]) -> Callable[[str], str | None]:
+def _rename_function(kind: Architecture, names: set[str]) -> Callable[[str], str | None]:
     patterns = [(re.compile(pattern), new) for pattern, new in kind.names]
 
     def other(name: str) -> str | None:
@@ -165,7 +165,7 @@ def _rename_function(kind: Architecture, known: set[str]) -> Callable[[str], str
             match = pattern.fullmatch(name)
             if match is not None:
                 name = "" if new is None else match.expand(new)
-        left_out = name not in known and re.fullmatch(kind.parts, name)
+        left_out = name not in names and re.fullmatch(kind.parts, name)
         return None if not name or left_out else name
 
     return other
@@ -177,7 +177,7 @@ MOST_LAYERS = 200  # the most layers that are built with strict=False if the fil
 def _layers_in(kind: Architecture, values: Mapping[str, object]) -> int:
     """The number of layers in the files, from the names of their arrays."""
     matches = (re.match(kind.layer, name) for name in values)
-    return len({found[1] for found in matches if found is not None})
+    return len({match[1] for match in matches if match is not None})
 
 
 def _gpt2(config: Config, dtype: object) -> GPT2:

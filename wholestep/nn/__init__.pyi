@@ -12,9 +12,10 @@ from wholestep.nn.layers.activations import (
 from wholestep.nn.module.trace import functional_call as functional_call
 from wholestep.nn.layers.containers import in_float32 as in_float32
 from wholestep.nn.module.regularizers import L1 as L1, L2 as L2, L1L2 as L1L2
+from wholestep.nn.layers.task_weights import GradNorm as GradNorm, UncertaintyWeights as UncertaintyWeights
 from wholestep.nn.layers.linear import (
-    Linear as Linear, Embedding as Embedding, Dropout as Dropout, Dropout1d as Dropout1d, Dropout2d as Dropout2d,
-    Dropout3d as Dropout3d, DropPath as DropPath, Flatten as Flatten,
+    CosineLinear as CosineLinear, Linear as Linear, Embedding as Embedding, Dropout as Dropout,
+    Dropout1d as Dropout1d, Dropout2d as Dropout2d, Dropout3d as Dropout3d, DropPath as DropPath, Flatten as Flatten,
 )
 from wholestep.nn.layers.convolution import (
     Conv1d as Conv1d, Conv2d as Conv2d, Conv3d as Conv3d, ConvTranspose1d as ConvTranspose1d,

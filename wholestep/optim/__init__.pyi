@@ -13,7 +13,9 @@ from wholestep.optim.algorithms.lbfgs import LBFGS as LBFGS
 from wholestep.optim.algorithms.sign_based import Rprop as Rprop
 from wholestep.optim.algorithms.prodigy import Prodigy as Prodigy
 from wholestep.optim.wrappers.sam import SAM as SAM
-from wholestep.optim.algorithms.averaging import ScheduleFreeAdamW as ScheduleFreeAdamW
+from wholestep.optim.algorithms.averaging import (
+    ScheduleFreeAdamW as ScheduleFreeAdamW, ScheduleFreeSGD as ScheduleFreeSGD,
+)
 from wholestep.optim.algorithms.sgd import SGD as SGD
 from wholestep.optim.algorithms.adam import AMSGrad as AMSGrad, Adam as Adam, AdamW as AdamW
 from wholestep.optim.algorithms.adafactor import Adafactor as Adafactor
@@ -24,7 +26,7 @@ from wholestep.optim.core.on_graph import (
 )
 from wholestep.optim.core.groups import Group as Group, layerwise_lr_decay as layerwise_lr_decay
 from wholestep.optim.algorithms.sign_based import Lion as Lion
-from wholestep.optim.algorithms.muon import Muon as Muon
+from wholestep.optim.algorithms.muon import Muon as Muon, NorMuon as NorMuon
 from wholestep.optim.algorithms.adam_family import Adamax as Adamax, NAdam as NAdam, RAdam as RAdam
 from wholestep.optim.algorithms.second_moments import (
     AdaBelief as AdaBelief, Adan as Adan, NovoGrad as NovoGrad, Yogi as Yogi,
@@ -35,6 +37,7 @@ from wholestep.optim.core.averages import averaged as averaged, raw_weights as r
 from wholestep.optim.core.gradient_transforms import (
     clip_adaptively as clip_adaptively, clip_by_global_norm as clip_by_global_norm, clip_by_norm as clip_by_norm,
     clip_by_value as clip_by_value, count_nonfinite as count_nonfinite, global_norm as global_norm,
+    project_conflicts as project_conflicts,
 )
 
 # by name

@@ -41,7 +41,7 @@ def _words() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """
     from wholestep.metrics.table import METRICS  # imported here because a step without a monitor does not need it
 
-    whole = frozenset({"explained_variance"})
+    whole = frozenset({"explained_variance", "hit_rate"})
     directions = {k if k in whole else k.rpartition("_")[2]: cls.higher_is_better for k, cls in METRICS.items()}
     falling, rising = ({word for word, up in directions.items() if up is way} for way in (False, True))
     return FALLING | falling, RISING | rising, whole

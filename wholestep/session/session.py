@@ -230,7 +230,7 @@ class Session:
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """The parameters that a step reads; for a session made from a plan, which does not distinguish them, all
+        """The parameters that a step reads; for a session built from a plan, which does not distinguish them, all
         states.
         """
         return self._programs.parameter_names
@@ -320,6 +320,7 @@ class Session:
     # -- inspection -------------------------------------------------------------------------------------------------
 
     activation_stats = delegate("_inspect", Inspect.activation_stats)
+    tensors = delegate("_inspect", Inspect.tensors)
     first_nonfinite = delegate("_inspect", Inspect.first_nonfinite)
     set_observer = delegate("_inspect", Inspect.set_observer)
     span = delegate("_inspect", Inspect.span)

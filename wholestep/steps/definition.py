@@ -46,6 +46,7 @@ FORWARD = "forward"  # `predict` with the weights that are being trained
 PART = f"{TRAIN}.part"  # the micro-batch program that `session.plan` shows
 
 LOSS_AND_GRADIENTS = "loss and gradients"
+TENSORS = "tensors "  # the beginning of an entry point that computes chosen tensors: `steps/tensor_graphs.py`
 
 # The entry points of a manual step; `steps/manual_step.py` has their graphs.
 MANUAL = ("backward", "gradients", "clip", "apply", "observe", LOSS_AND_GRADIENTS)
@@ -213,7 +214,8 @@ class Definition:
 
     def _trains(self, entry: str) -> bool:
         """Does the entry point use the raw weights of a model that shows their averages?"""
-        return bool(self.averaged) and (entry.partition(".")[0] == TRAIN or entry in MANUAL or entry == FORWARD)
+        raw = entry in (*MANUAL, FORWARD) or entry.startswith(TENSORS)
+        return bool(self.averaged) and (entry.partition(".")[0] == TRAIN or raw)
 
     @property
     def _record_update(self) -> Graph:
@@ -223,6 +225,10 @@ class Definition:
         return graph
 
     def _trace(self, entry: str) -> ir.IRGraph:
+        if entry.startswith(TENSORS):
+            from wholestep.steps.tensor_graphs import tensor_graph  # imported here because few sessions are inspected
+
+            return tensor_graph(self._record_update, entry)
         if isinstance(self.model, Step) and entry == TRAIN:
             measured = self.graph.copy()
             record_metrics(measured, self.step_options.measures)

@@ -56,7 +56,7 @@ def private_slopes(
     batch = batch_symbol(graph, "privacy=")
     _refuse_updates(graph, batch)
     whole = step.to_ir()
-    for forward_pass in (*BEFORE_GRADIENTS, expand_gradients):  # a transposed convolution is a gradient
+    for forward_pass in (*BEFORE_GRADIENTS, expand_gradients):  # a transposed convolution is recorded as a gradient
         whole = forward_pass(whole)
     whole, slopes, penalties = _expand(step, whole, params, batch)
     final = _over(step, whole)
@@ -97,8 +97,8 @@ def _expand(
 def _over(step: Graph, whole: ir.IRGraph) -> Graph:
     """A copy of the step whose outputs and updates are those of the expanded graph."""
     final = step.copy(updates=False)
-    kept = step.kept
-    final.set_outputs({o.name: Tensor(o.node, final) for o in whole.outputs if o.name not in kept})
+    kept_names = step.kept
+    final.set_outputs({o.name: Tensor(o.node, final) for o in whole.outputs if o.name not in kept_names})
     for update in whole.updates:
         final.update(final.states[update.name], Tensor(update.node, final))
     return final

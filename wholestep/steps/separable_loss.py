@@ -92,9 +92,9 @@ def symbols_in(node: Node) -> frozenset[str]:
     return symbols_of([b.attrs_of(node, at.SizeAttrs).extent] if node.op == "size" else node.type.shape)
 
 
-def rewritten(root: Node, rule: Callable[[Node], Node], known: Mapping[Node, Node] | None = None) -> Node:
-    """The expression of a node with a rule applied to each of its nodes; `known` maps some to their replacements."""
-    new: dict[Node, Node] = dict(known or {})
+def rewritten(root: Node, rule: Callable[[Node], Node], replacements: Mapping[Node, Node] | None = None) -> Node:
+    """The expression of a node with a rule applied to each of its nodes; some nodes have `replacements`."""
+    new: dict[Node, Node] = dict(replacements or {})
     for node in toposort([root]):
         if node not in new:
             new[node] = rule(node.with_inputs([new[i] for i in node.inputs]))

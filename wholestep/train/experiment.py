@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.checkpoint import ModelCheckpoint
-from wholestep.callbacks.deadline import TICKS, Deadline, as_seconds
+from wholestep.callbacks.deadline import Deadline, as_seconds
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
@@ -31,6 +32,7 @@ from wholestep.nn.module.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, read_launch
 from wholestep.privacy.settings import Privacy
+from wholestep.schedules.base import Schedule
 from wholestep.schedules.run_length import Planned
 from wholestep.session import Session, build_session
 from wholestep.session.building.arguments import need_workers, shared_arguments
@@ -50,8 +52,7 @@ from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import optimizer_of, resolve_schedule
 from wholestep.train.lint.lint import log_findings
 from wholestep.train.lint.rules import LintedRun
-from wholestep.train.private_run import private_run
-from wholestep.train.row_sampling import sampled_run
+from wholestep.train.row_sampling import private_run, sampled_run
 from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
@@ -86,7 +87,7 @@ class Experiment:
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`; or `ws.data.Holdout`: by class, or whole groups.
         validate_every: epochs between two validations; the last epoch always has one.
-        validate_every_steps: also validate inside an epoch, after every so many of its steps: `history.validations`.
+        validate_every_steps: also validate within an epoch, each time after this many steps: `history.validations`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
             The parts of a loss (of each output; of a function that returns a dict) are added up and logged:
             `history["<part>_loss"]`.
@@ -271,7 +272,10 @@ class Experiment:
         run, deadline = _with_deadline(run, began)
         trainer, loader = prepare_run(run, config)
         if deadline is not None:
-            deadline.watch(trainer)
+            from wholestep.session.inspect.estimate import step_seconds  # imported here because few runs need it
+
+            session = trainer.session
+            deadline.watch(trainer, step_seconds(session.plan, session.target, session.threads))
         with locked_and_resumed(run, trainer, loader):
             return trainer.train(loader, run.epochs)
 
@@ -402,8 +406,15 @@ def _with_deadline(run: Experiment, began: float) -> tuple[Experiment, Deadline 
             f"within= needs a schedule over the run, such as ws.schedules.cosine(lr); {type(schedule).__name__} counts "
             "steps or epochs, whose number is not known."
         )
-    deadline = Deadline(seconds, None if schedule is None else schedule.over(TICKS), began)
+    deadline = Deadline(seconds, None if schedule is None else partial(_schedule_over, run, schedule), began)
     return replace(run, epochs=MOST_EPOCHS, schedule=None, callbacks=[*CallbackList(run.callbacks), deadline]), deadline
+
+
+def _schedule_over(run: Experiment, schedule: Planned, steps: int) -> Schedule:
+    """The schedule of a run of so many steps, and at least one after the warm-up."""
+    rate = getattr(run.optimizer, "lr", None)
+    planned = schedule.over(max(steps, schedule.warmup + 1))
+    return planned if rate is None else planned.bound(float(rate))
 
 
 def _with_row_numbers(loader: DataLoader, held: Table | None) -> tuple[DataLoader, Table | None]:

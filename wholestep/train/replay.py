@@ -20,7 +20,7 @@ from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import Position
 from wholestep.callbacks.stopping import StepBudget
 from wholestep.data.loader import DataLoader
-from wholestep.errors import CheckpointError, UnknownNameError, UsageError
+from wholestep.errors import CheckpointError, UsageError
 from wholestep.session.running.entry_point import StepResult
 from wholestep.train.checkpoint import load_checkpoint
 from wholestep.train.checkpoint.folder import StoredCheckpoint, checkpoints_in
@@ -31,7 +31,6 @@ log = logging.getLogger("wholestep")
 Array = np.ndarray[Any, Any]
 POSITION = "session/"  # prefix of runtime scalars and counters in a state dict
 BRANCH = "branch"  # key in a configuration: the run and the step that a branch starts from
-GRADIENT = ".grad"  # suffix of the name of a parameter's gradient
 
 
 class Replay:
@@ -51,8 +50,14 @@ class Replay:
     def __init__(self, experiment: Experiment, folder: str | PathLike[str] | None, step: int) -> None:
         if step < 0:
             raise UsageError(f"step={step}: updates are numbered from 0.")
-        kept = [c for c in CallbackList(experiment.callbacks) if not c.writes]
-        quiet = {"checkpoint": None, "resume": None, "progress": False, "callbacks": kept, "seed": experiment.data_seed}
+        quiet_callbacks = [c for c in CallbackList(experiment.callbacks) if not c.writes]
+        quiet = {
+            "checkpoint": None,
+            "resume": None,
+            "progress": False,
+            "callbacks": quiet_callbacks,
+            "seed": experiment.data_seed,
+        }
         self._trainer, self._loader = experiment.having(quiet).trainer()
         self.session, self.step = self._trainer.session, step
         self.arguments = dict(self.session.scalars.items())  # runtime scalars by the settings of the experiment
@@ -96,18 +101,13 @@ class Replay:
         return result
 
     def tensor(self, name: str) -> Array:
-        """A state, an input of the step, or the gradient of a parameter (`0.weight.grad`), before the update."""
+        """A tensor of the step before its update: an input, a state, the output of a layer (`encoder.0`), a tensor
+        that `keep(name)` named, or the gradient of the loss for one (`encoder.0.grad`).
+        """
         if name in self.inputs:
             return np.asarray(self.inputs[name])
-        if name.endswith(GRADIENT):
-            gradients = self.session.gradients(self.inputs)
-            if (parameter := name.removesuffix(GRADIENT)) in gradients:
-                return gradients[parameter]
         states = self.session.state_dict()
-        if name not in states:
-            names = ", ".join((*self.inputs, *states))
-            raise UnknownNameError(f"the step has no tensor {name!r}; there are: {names}, and gradients: <name>.grad.")
-        return states[name]
+        return states[name] if name in states else self.session.tensors([name], self.inputs)[name]
 
 
 def _branched_at(folder: Path) -> int:
@@ -177,9 +177,9 @@ def first_difference(one: Replay, other: Replay, steps: int) -> Difference | Non
         if step:
             _advance(one)
             _advance(other)
-        found = _difference(one.session.state.step, _tensors(one), _tensors(other))
-        if found is not None:
-            return replace(found, settings=settings)
+        difference = _difference(one.session.state.step, _tensors(one), _tensors(other))
+        if difference is not None:
+            return replace(difference, settings=settings)
     return None
 
 
@@ -244,8 +244,8 @@ def compare_runs(
 
 def _common_checkpoints(a: Path, b: Path) -> Iterator[tuple[int, Mapping[str, Array], Mapping[str, Array]]]:
     stored = [{c.step: c.path for c in checkpoints_in(folder)} for folder in (a, b)]
-    for folder, found in zip((a, b), stored, strict=True):
-        if not found:
+    for folder, steps in zip((a, b), stored, strict=True):
+        if not steps:
             raise CheckpointError(f"{folder} has no checkpoints to compare.")
     for step in sorted(stored[0].keys() & stored[1].keys()):
         yield step, load_checkpoint(stored[0][step]).arrays, load_checkpoint(stored[1][step]).arrays
@@ -266,6 +266,6 @@ def verify_determinism(build: Callable[[], Experiment], steps: int = 20) -> None
         a, b = ({name: np.asarray(array) for name, array in run.inputs.items()} for run in runs)
         if names := different_tensors(a, b):
             raise UsageError(f"the experiment is not deterministic: the batches of step {step} differ in {names}.")
-        found = first_difference(*runs, steps=1)
-        if found is not None:
-            raise UsageError(f"the experiment is not deterministic: {found}.")
+        difference = first_difference(*runs, steps=1)
+        if difference is not None:
+            raise UsageError(f"the experiment is not deterministic: {difference}.")

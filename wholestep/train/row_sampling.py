@@ -1,4 +1,4 @@
-"""A run whose rows are drawn by their losses or gradient norms in the epochs before, such as by `ws.data.Hard`."""
+"""Runs whose rows are drawn at random: by their losses or gradient norms before (`ws.data.Hard`), or for privacy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ import numpy as np
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.list import CallbackList
+from wholestep.callbacks.privacy_ledger import PrivacyLedger
 from wholestep.callbacks.run import Logs
 from wholestep.data.loader import DataLoader
+from wholestep.data.order import Poisson, Shuffled
 from wholestep.data.row_samplers import RowSampler
+from wholestep.data.sources import Stream
 from wholestep.data.table import Table
+from wholestep.errors import UsageError
+from wholestep.privacy.settings import capacity_for
 
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
@@ -30,10 +35,12 @@ class RowFeedback(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         assert self.run is not None
+        assert self.run.history is not None
         loader, recorded = self.run.loader, self.run.history.per_row.epochs[-1]
         values = np.asarray(recorded.values[self.sampler.by], np.float64)
         if self.sampler.by == "gradient_norm":
-            values = values * _scale(loader, recorded.rows)
+            batches = self.session._programs.step_options.batches_per_update
+            values = values * _scale(loader, recorded.rows, batches * loader.batch_size)
         self.sampler.record(recorded.rows, values, len(loader.source))
 
     def state_dict(self) -> dict[str, Any]:
@@ -43,17 +50,19 @@ class RowFeedback(Callback):
         self.sampler.restore(np.asarray(state["scores"], np.float64) if state else None)
 
 
-def _scale(loader: DataLoader, rows: Array) -> Array | float:
-    """The factors that remove the sampler's weights from gradient norms: mean weight of the batch / own weight."""
-    weights = loader.sampler.weights(len(loader.source)) if isinstance(loader.sampler, RowSampler) else None
+def _scale(loader: DataLoader, rows: Array, update: int) -> Array | float:
+    """The factors that remove the sampler's weights from gradient norms: mean weight of the update / own weight."""
+    source, sampler = loader.source, loader.sampler
+    assert not isinstance(source, Stream)
+    weights = sampler.weights(len(source)) if isinstance(sampler, RowSampler) else None
     if weights is None:
         return 1.0
     own = weights[rows]
-    given = loader.source.weights if isinstance(loader.source, Table) else None
-    whole = own if given is None else own * given[rows]
-    batch = np.arange(len(rows)) // loader.batch_size
-    means = np.bincount(batch, whole) / np.bincount(batch)
-    factors: Array = means[batch] / own
+    user_weights = source.weights if isinstance(source, Table) else None
+    whole = own if user_weights is None else own * user_weights[rows]
+    number = np.arange(len(rows)) // update
+    means = np.bincount(number, whole) / np.bincount(number)
+    factors: Array = means[number] / own
     return factors
 
 
@@ -65,3 +74,24 @@ def sampled_run(run: Experiment, loader: DataLoader) -> tuple[Experiment, DataLo
     drawn.sampler = sampler
     names = dict.fromkeys((*run.per_row, sampler.by))
     return replace(run, per_row=tuple(names), callbacks=[RowFeedback(sampler), *CallbackList(run.callbacks)]), drawn
+
+
+def private_run(run: Experiment, loader: DataLoader) -> tuple[Experiment, DataLoader]:
+    """The run with its noise and a ledger, and the loader with batches that are drawn."""
+    assert run.privacy is not None
+    if isinstance(loader.source, Stream) or not isinstance(loader.sampler, Shuffled) or loader.drop_last:
+        raise UsageError(
+            "privacy= draws every batch from all rows: give arrays, frames, or a data set with len(), and leave out "
+            "shuffle=False, drop_last= and sampler=."
+        )
+    if run.within is not None or run.overfit_batches is not None:
+        raise UsageError("privacy= needs the number of steps before the run: leave out within= and overfit_batches=.")
+    rows = len(loader.source)
+    batch_size = min(loader.batch_size, rows)
+    drawn = copy(loader)
+    drawn.batch_size = capacity_for(rows, batch_size / rows)
+    drawn.sampler = Poisson(batch_size, drawn.batch_size)
+    steps = run.epochs * len(drawn)
+    privacy = run.privacy.for_run(rows, batch_size, steps)
+    ledger = PrivacyLedger(privacy, batch_size / rows, steps)
+    return replace(run, privacy=privacy, callbacks=[ledger, *CallbackList(run.callbacks)]), drawn

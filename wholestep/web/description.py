@@ -109,11 +109,15 @@ def facts(manifest: Manifest, inputs: Mapping[str, Array], loss: Any, optimizer:
     name = loss if isinstance(loss, str) else getattr(loss, "kind", getattr(loss, "__name__", "its own loss"))
     return [
         f"{parameters:,} parameters",
-        f"{shown} inputs, {' × '.join(map(str, outputs)) or 1} outputs",
+        f"{_with_plural(shown, 'input')}, {_with_plural(' × '.join(map(str, outputs)) or '1', 'output')}",
         str(name).replace("_", " "),
         type(optimizer).__name__,
         f"{manifest['bytes'] / 1024:,.0f} KiB of memory for a step",
     ]
+
+
+def _with_plural(sizes: str, noun: str) -> str:
+    return f"{sizes} {noun}" if sizes == "1" else f"{sizes} {noun}s"
 
 
 def python_text(script: str, name: str, epochs: int) -> str:

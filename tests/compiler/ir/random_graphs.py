@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from tests.compiler.ir.graph_pool import LARGEST_SIZE, LARGEST_VALUE, SYMBOLS, Pool
 from tests.compiler.ir.layer_makers import LAYER_MAKERS
 from tests.compiler.ir.window_makers import make_window
+from tests.ops.unary import Domain, names
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import (
     Dim,
     DType,
@@ -110,20 +112,24 @@ def _finish(p: Pool) -> IRGraph:
 # -- makers: each adds one operation -----------------------------------------------------------------------------
 
 
+# Domain -> the primitive functions of one float on it; composites, such as tanh, have makers of their own.
+PRIMITIVES = {d: [n for n in names(d) if OPS[n].family is Family.POINTWISE] for d in Domain}
+
+
 def make_unary(p: Pool) -> None:
-    op = p.pick(["sin", "cos", "erf", "atan", "neg", "abs"])
+    op = p.pick(PRIMITIVES[Domain.REALS])
     x = p.any_float(bound=8.0)
     p.add(p.node(op, x), max(1.0, p.bound[x]), exact=op in ("neg", "abs") and x in p.exact)
 
 
 def make_exponential(p: Pool) -> None:
     x = p.any_float(bound=2.0)
-    p.add(p.node(p.pick(["exp", "exp2", "expm1"]), x), 8.0)
+    p.add(p.node(p.pick(PRIMITIVES[Domain.BELOW_TWO]), x), 8.0)
 
 
 def make_on_positive(p: Pool) -> None:
     x = p.at_least_one(p.any_float(bound=5.0))
-    p.add(p.node(p.pick(["log", "log2", "log1p", "sqrt", "recip"]), x), max(5.0, p.bound[x] ** 0.5))
+    p.add(p.node(p.pick(PRIMITIVES[Domain.POSITIVE]), x), max(5.0, p.bound[x] ** 0.5))
 
 
 def make_power(p: Pool) -> None:

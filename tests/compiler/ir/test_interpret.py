@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.compiler.ir import window_values
+from tests.ops.unary import UNARY, Domain
 from tests.support.complete import assert_equal_rows
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
@@ -74,19 +75,7 @@ def scatter_reference(updates: torch.Tensor, index: torch.Tensor) -> torch.Tenso
 functional = torch.nn.functional
 # op: (attributes, arrays, the same in torch)
 CASES = {
-    "exp": (NO, (X,), torch.exp),
-    "exp2": (NO, (X,), torch.exp2),
-    "expm1": (NO, (X,), torch.expm1),
-    "log": (NO, (POSITIVE,), torch.log),
-    "log2": (NO, (POSITIVE,), torch.log2),
-    "log1p": (NO, (POSITIVE,), torch.log1p),
-    "sin": (NO, (X,), torch.sin),
-    "cos": (NO, (X,), torch.cos),
-    "sqrt": (NO, (POSITIVE,), torch.sqrt),
-    "recip": (NO, (X,), torch.reciprocal),
-    "erf": (NO, (X,), torch.erf),
-    "floor": (NO, (X,), torch.floor),
-    "atan": (NO, (X,), torch.atan),
+    **{n: (NO, (POSITIVE if row.domain is Domain.POSITIVE else X,), row.theirs) for n, row in UNARY.items()},
     "floor_divide": (NO, (INT, INT2), torch.floor_divide),
     "bitwise_and": (NO, (INT, INT2), torch.bitwise_and),
     "bitwise_or": (NO, (INT, INT2), torch.bitwise_or),
@@ -129,11 +118,6 @@ CASES = {
     ),
     "matmul": (at.MatmulAttrs(True, False, float64), (X, Y), lambda x, y: x.mT @ y),
     "ratio": (NO, (X, Y), torch.div),
-    "relu": (NO, (X,), torch.relu),
-    "sigmoid": (NO, (X,), torch.sigmoid),
-    "tanh": (NO, (X,), torch.tanh),
-    "silu": (NO, (X,), functional.silu),
-    "softplus": (NO, (X,), functional.softplus),
     "gelu": (at.GeluAttrs(False), (X,), functional.gelu),
     "bce_with_logits": (
         NO, (X, Y), lambda x, y: functional.binary_cross_entropy_with_logits(x, y, reduction="none"),
@@ -172,7 +156,9 @@ CASES |= window_values.CASES
 def test_every_op_has_a_row_and_a_case():
     assert_equal_rows(VALUES, OPS, "VALUES of wholestep/compiler/ir/semantics/values.py")
     elsewhere = set(GRADIENTS) | LEAVES | CONTROL | COLLECTIVES
-    assert_equal_rows(set(CASES) | elsewhere, OPS, "CASES of tests/compiler/ir/test_interpret.py")
+    assert_equal_rows(
+        set(CASES) | elsewhere, OPS, "UNARY of tests/ops/unary.py, or CASES of tests/compiler/ir/test_interpret.py"
+    )
 
 
 @pytest.mark.parametrize("op", CASES)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.ops import unary as functions
 from tests.support.complete import assert_equal_rows, assert_has_rows
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -102,34 +103,16 @@ ANY, POSITIVE = numbers(3, 4), numbers(3, 4, low=0.3)
 OTHER = numbers(3, 4, seed=1)
 
 # In pieces, at least: the gradient does not depend on the input, so there is no second one to compare.
-LINEAR = {"neg", "abs", "add", "sub", "maximum", "minimum"}
+LINEAR = {"add", "sub", "maximum", "minimum"}
 
-UNARY = {
-    "exp": (torch.exp, ANY),
-    "exp2": (torch.exp2, ANY),
-    "expm1": (torch.expm1, ANY),
-    "log": (torch.log, POSITIVE),
-    "log2": (torch.log2, POSITIVE),
-    "log1p": (torch.log1p, POSITIVE),
-    "sin": (torch.sin, ANY),
-    "cos": (torch.cos, ANY),
-    "sqrt": (torch.sqrt, POSITIVE),
-    "recip": (torch.reciprocal, POSITIVE),
-    "erf": (torch.erf, ANY),
-    "atan": (torch.atan, ANY),
-    "neg": (torch.neg, ANY),
-    "abs": (torch.abs, ANY),
-    "sigmoid": (torch.sigmoid, ANY),
-    "tanh": (torch.tanh, ANY),
-    "silu": (F.silu, ANY),
-    "softplus": (F.softplus, ANY),
-}
+UNARY = {name: row for name, row in (functions.UNARY | functions.SIGNED).items() if row.slope}
 
 
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str) -> None:
-    theirs, x = UNARY[name]
-    check(op(name), theirs, x, second=name not in LINEAR)
+    row = UNARY[name]
+    x = POSITIVE if row.domain is functions.Domain.POSITIVE else ANY
+    check(op(name), row.theirs, x, second=row.curved)
 
 
 @pytest.mark.parametrize("approximate", [False, True])
@@ -588,7 +571,11 @@ def test_every_rule_is_tested_or_says_why_it_is_none() -> None:
     gone = {"gradient", "call", "exchange", "pooled_grad_input", "pooled_grad_weight"}
     several = {f"{name}_grad" for name in LAYERS}  # their items have gradients: the second order of LAYERS
     tested = {*UNARY, *BINARY, *LAYERS, *TESTED_BY_NAME, *WINDOWS}
-    assert_has_rows(tested | gone | several, rules, "UNARY, BINARY or LAYERS of tests/compiler/passes/test_autodiff.py")
+    assert_has_rows(
+        tested | gone | several,
+        rules,
+        "UNARY of tests/ops/unary.py, or BINARY or LAYERS of tests/compiler/passes/test_autodiff.py",
+    )
     assert rules - tested == gone | several
 
 

@@ -83,11 +83,15 @@ def classes(**where: Any) -> tuple[ws.nn.Module, ws.TrainHistory]:
     model, rows = ws.nn.Sequential(ws.nn.Linear(6, 3)), 29
     data = (drawn(rows, 6), np.random.default_rng(1).integers(0, 3, rows), np.abs(drawn(rows, seed=2)))
     from tests.metrics.groups import (
+        OF_IMAGES,
         OF_NUMBERS,
     )  # imported here, and where numbers are: ranks of other cases start faster
     from wholestep.metrics.table import METRICS
 
-    metrics = [ws.metrics.TopKAccuracy(k=2), *(n for n in METRICS if n not in ("top_k_accuracy", *OF_NUMBERS))]
+    metrics = [
+        ws.metrics.TopKAccuracy(k=2),
+        *(n for n in METRICS if n not in ("top_k_accuracy", *OF_NUMBERS, *OF_IMAGES)),
+    ]
     return model, fit(model, data, loss="cross_entropy", metrics=metrics, validation=0.4, batch_size=8, **where)
 
 

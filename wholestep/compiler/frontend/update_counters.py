@@ -24,9 +24,10 @@ def is_counter(scalar: str) -> bool:
 class UpdateCounters:
     """Maps a key (`"w.adam"`: parameter and optimizer slot) to the runtime scalar with the start of its count."""
 
-    def __init__(self, known: UpdateCounters | None = None, count_of: Callable[[str], int] | None = None) -> None:
-        self.starts: dict[str, str] = {} if known is None else dict(known.starts)
-        self.averaged: set[str] = set() if known is None else set(known.averaged)  # weights, see optim/core/averages.py
+    def __init__(self, inherited: UpdateCounters | None = None, count_of: Callable[[str], int] | None = None) -> None:
+        self.starts: dict[str, str] = {} if inherited is None else dict(inherited.starts)
+        # The weights whose averages a step computes (optim/core/averages.py).
+        self.averaged: set[str] = set() if inherited is None else set(inherited.averaged)
         self._count_of = count_of
         self._of_count: dict[int, str] = {}
 

@@ -87,11 +87,13 @@ FIT: Mapping[str, Word | Only | Say] = {
 }  # fmt: skip
 
 
-def translate_fit_arguments(function: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def translate_fit_arguments(
+    function: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
     """The arguments of `fit` under our names; unsupported ones are errors that say what to write."""
     out: dict[str, Any] = {}
-    for name, value in given.items():
-        row = None if name in known else FIT.get(name)
+    for name, value in arguments.items():
+        row = None if name in parameters else FIT.get(name)
         if isinstance(row, Say):
             raise UsageError(f"ws.{function} has no argument {name!r}: {row.text}.")
         if isinstance(row, Only):
@@ -99,7 +101,7 @@ def translate_fit_arguments(function: str, known: Mapping[str, Any], given: Mapp
                 raise UsageError(f"ws.{function}: {name}={value!r} is not supported: {row.text}.")
             continue
         ours = row.ours if row is not None else name
-        if ours in out or (row is not None and ours in given):
+        if ours in out or (row is not None and ours in arguments):
             raise UsageError(f"ws.{function}: {name}= is another name of {ours}=, and both were given.")
         out[ours] = value if row is None else row.value(value)
     return out

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend import initializers
-from wholestep.compiler.frontend.functions.primitives import stop_gradient
+from wholestep.compiler.frontend.functions.primitives import sqrt, stop_gradient
 from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.layers.composites import dropout as drop
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
@@ -91,6 +91,34 @@ class Linear(Module):
     def options(self) -> str:
         split = "" if self.split is None else f", split={self.split!r}"
         return f"{self.inputs}, {self.outputs}" + ("" if self.bias is not None else ", bias=False") + split
+
+
+class CosineLinear(Module):
+    """The cosine of x and each row of the weight (outputs, inputs): scores between -1 and 1, for the "arcface" loss.
+
+    Example: `ws.nn.CosineLinear(128, 10)`.
+    """
+
+    weight: Tensor
+
+    def __init__(self, inputs: int, outputs: int, dtype: object = "float32") -> None:
+        positive("CosineLinear", inputs=inputs, outputs=outputs)
+        bound = 1.0 / math.sqrt(inputs)
+        self.inputs, self.outputs = inputs, outputs
+        self.weight = weight((outputs, inputs), initializers.uniform(-bound, bound), dtype, by_columns=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 0 or x.shape[-1] != self.inputs:
+            received = f"features on the last axis; received {shape_text(x.shape)}."
+            fail(ShapeError, f"CosineLinear({self.options()}) takes {self.inputs} {received}")
+        return _unit(x) @ _unit(self.weight).T
+
+    def options(self) -> str:
+        return f"{self.inputs}, {self.outputs}"
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / sqrt((x * x).sum(-1, keepdims=True) + 1e-12)  # a zero vector has the cosine 0
 
 
 class Embedding(Module):

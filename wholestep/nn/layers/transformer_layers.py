@@ -20,13 +20,13 @@ from wholestep.nn.module.module import Module
 Mask: TypeAlias = "Operand | None"
 
 
-def _activation(op: str, given: str | Activation) -> Activation:
+def _activation(op: str, activation: str | Activation) -> Activation:
     activations: dict[str, Activation] = {"relu": primitives.relu, "gelu": primitives.gelu}
-    if callable(given):
-        return given
-    if given not in activations:
-        fail(OptionError, f"{op}: activation is 'relu', 'gelu' or a function; received {given!r}.")
-    return activations[given]
+    if callable(activation):
+        return activation
+    if activation not in activations:
+        fail(OptionError, f"{op}: activation is 'relu', 'gelu' or a function; received {activation!r}.")
+    return activations[activation]
 
 
 def _open(op: str, x: Tensor, heads: int, mask: Mask, padding: Mask) -> Tensor | None:

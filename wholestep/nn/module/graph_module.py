@@ -172,17 +172,17 @@ def _parameter_of(holding: Holding) -> Parameter:
     return parameter
 
 
-def _as_recorded(name: str, given: Any, node: ir.Node) -> Tensor:
-    if not isinstance(given, Tensor):
-        fail(UsageError, f"the input {name!r} is a tensor of the graph; received {type(given).__name__}.")
+def _as_recorded(name: str, value: Any, node: ir.Node) -> Tensor:
+    if not isinstance(value, Tensor):
+        fail(UsageError, f"the input {name!r} is a tensor of the graph; received {type(value).__name__}.")
     wanted = node.type.dtype
-    alike = given.dtype == wanted or (given.dtype.is_float and wanted.is_float)
-    if not alike and not (given.dtype.is_integer and wanted.is_integer):
+    alike = value.dtype == wanted or (value.dtype.is_float and wanted.is_float)
+    if not alike and not (value.dtype.is_integer and wanted.is_integer):
         fail(
             DTypeError,
-            f"the network takes {name!r} as {wanted}; received {given.dtype}. Cast it: {name}.astype('{wanted}').",
+            f"the network takes {name!r} as {wanted}; received {value.dtype}. Cast it: {name}.astype('{wanted}').",
         )
-    return given.astype(wanted)
+    return value.astype(wanted)
 
 
 def _build_outputs(form: Any, outputs: Mapping[str, Tensor]) -> Any:

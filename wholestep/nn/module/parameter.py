@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from wholestep.nn.wrappers.tensor_parallel import Splitting
 
 
-def _numbers(given: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _numbers(value: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The values of an array, or of a tensor that was computed from constants alone."""
-    if isinstance(given, np.ndarray):
-        return given
-    if given.graph is not None:
+    if isinstance(value, np.ndarray):
+        return value
+    if value.graph is not None:
         fail(UsageError, "a parameter starts with numbers; received a tensor of a graph, which has none yet.")
     from wholestep.compiler.ir.graph import IRGraph, Output
     from wholestep.compiler.ir.semantics.interpret import interpret
 
-    return interpret(IRGraph((Output("value", given.node),))).outputs["value"]
+    return interpret(IRGraph((Output("value", value.node),))).outputs["value"]
 
 
 class Parameter:
@@ -215,7 +215,7 @@ class ParameterName(str):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(f"a name has no attribute {name!r}")
+            raise AttributeError(f"the name of a parameter has no attribute {name!r}")
         return getattr(self.owned, name)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -1,6 +1,6 @@
 """Terms that are added to the loss for weights and activations: regularizers of layers, and `ws.add_loss`.
 
-Terms lie in the graph under the name of the part of the loss that they are; `fit` and sessions over models add them to
+The graph stores a term under the name of its part of the loss; `fit` and sessions over models add them to
 the loss and log them, user-defined steps call `ws.penalties`.
 """
 
@@ -71,17 +71,17 @@ def _rate(graph: Graph, name: str, value: float) -> Tensor:
     return scalar if scalar is not None else graph.scalar(name, float(value))
 
 
-def as_regularizer(kind: str, option: str, given: Regularizer) -> L1L2 | Callable[[Tensor], Tensor] | None:
+def as_regularizer(kind: str, option: str, value: Regularizer) -> L1L2 | Callable[[Tensor], Tensor] | None:
     """The regularizer for a user's argument."""
-    if isinstance(given, str) and given in BY_NAME:
-        return BY_NAME[given]
-    if not (given is None or isinstance(given, L1L2) or (callable(given) and not isinstance(given, type | str))):
+    if isinstance(value, str) and value in BY_NAME:
+        return BY_NAME[value]
+    if not (value is None or isinstance(value, L1L2) or (callable(value) and not isinstance(value, type | str))):
         fail(
             OptionError,
             f"{kind}: {option} is ws.nn.L2(1e-4), ws.nn.L1(1e-4), a function of a tensor that gives a number, or "
-            f"{', '.join(map(repr, BY_NAME))}; received {given!r}.",
+            f"{', '.join(map(repr, BY_NAME))}; received {value!r}.",
         )
-    return given
+    return value
 
 
 def record(trace: Trace, module: Module, output: object) -> None:

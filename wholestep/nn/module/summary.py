@@ -77,8 +77,8 @@ def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, objec
     by_name = {name: _input(graph, name, spec) for name, spec in named.items()}
     rows: dict[str, SummaryRow] = {}
 
-    def watch(path: str, module: Module, given: object, output: object) -> None:
-        before = set(toposort(_nodes(given)))
+    def watch(path: str, module: Module, inputs: object, output: object) -> None:
+        before = set(toposort(_nodes(inputs)))
         new = [n for n in toposort(_nodes(output)) if n not in before]
         parameters = sum(p.elements for p in module.__dict__.get("_owned", {}).values())
         shapes = ", ".join(shape_text(n.type.shape) for n in _nodes(output))
@@ -125,10 +125,10 @@ def _likely(model: Module) -> str:
     return 'ws.Spec(("batch", 784))'
 
 
-def _again(known: SummaryRow, row: SummaryRow) -> SummaryRow:
+def _again(first: SummaryRow, row: SummaryRow) -> SummaryRow:
     """The row of a module that runs twice: twice the work with the same parameters."""
     return SummaryRow(
-        known.path, known.kind, row.output, known.parameters, known.flops + row.flops, known.bytes + row.bytes
+        first.path, first.kind, row.output, first.parameters, first.flops + row.flops, first.bytes + row.bytes
     )
 
 

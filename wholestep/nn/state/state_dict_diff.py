@@ -115,12 +115,12 @@ def _by_paths(names: Sequence[str], rename: Mapping[str, str | None]) -> Callabl
     return other
 
 
-def _new_name(name: str, found: Match, new: str | None) -> str | None:
+def _new_name(name: str, match: Match, new: str | None) -> str | None:
     if not isinstance(new, str):
         return new
-    for part in found.stars if "*" in new else ():
+    for part in match.stars if "*" in new else ():
         new = new.replace("*", part, 1)
-    rest = name[found.length :].lstrip(".")
+    rest = name[match.length :].lstrip(".")
     return ".".join(part for part in (new.rstrip("."), rest) if part)
 
 
@@ -147,17 +147,19 @@ def _is_before(path: str, name: str) -> bool:
     return _path_before(path, name) is not None
 
 
-def hint_for(missing: Sequence[str], unexpected: Sequence[str], names: Sequence[str], known: Iterable[str]) -> str:
+def hint_for(
+    missing: Sequence[str], unexpected: Sequence[str], names: Sequence[str], model_names: Iterable[str]
+) -> str:
     """The `rename=` by whose prefix most names of the file would match the model's; "" if none helps."""
     if not missing or not unexpected:
         return ""
-    known = set(known)
+    in_model = set(model_names)
     renames = Counter((prefix, "") for prefix in _prefixes(unexpected, set(missing)))
     renames.update(("", prefix) for prefix in _prefixes(missing, set(unexpected)))
 
     def count_matches(rename: Mapping[str, str | None]) -> int:
         other = _by_paths(names, rename)
-        return len(known.intersection(filter(None, map(other, names))))
+        return len(in_model.intersection(filter(None, map(other, names))))
 
     counts = {pair: count_matches(dict([pair])) for pair, _ in renames.most_common(TRIED)}
     best = max(counts, key=lambda pair: counts[pair], default=("", ""))

@@ -48,28 +48,28 @@ def mark_split(
     return owned
 
 
-def need_choice(layer: str, given: object, *known: str) -> Any:
+def need_choice(layer: str, choice: object, *supported: str) -> Any:
     """The value of `split=`, which must be one that the layer supports; True selects the only one."""
-    if given is True and len(known) == 1:
-        return known[0]
-    if given not in known:
-        fail(OptionError, f"{layer}: split={given!r}; expected {' or '.join(map(repr, known))}, or None.")
-    return given
+    if choice is True and len(supported) == 1:
+        return supported[0]
+    if choice not in supported:
+        fail(OptionError, f"{layer}: split={choice!r}; expected {' or '.join(map(repr, supported))}, or None.")
+    return choice
 
 
-def split_linear(layer: Any, given: str) -> None:
+def split_linear(layer: Any, choice: str) -> None:
     """Split a `Linear` by its outputs ("columns", with its bias) or by its inputs ("rows")."""
     kind = f"Linear({layer.inputs}, {layer.outputs})"
-    split, owned = need_choice(kind, given, COLUMNS, ROWS), layer.named_arrays()
+    split, owned = need_choice(kind, choice, COLUMNS, ROWS), layer.named_arrays()
     mark_split(owned["weight"], 0 if split == COLUMNS else 1, kind, "outputs" if split == COLUMNS else "inputs")
     if split == COLUMNS and "bias" in owned:
         mark_split(owned["bias"], 0, kind, "outputs")
 
 
-def split_attention(layer: Any, given: object) -> None:
+def split_attention(layer: Any, choice: object) -> None:
     """Split a `MultiHeadAttention` by heads: query, key and value by outputs, the output projection by inputs."""
     kind = f"MultiHeadAttention({layer.width}, {layer.heads})"
-    need_choice(kind, given, HEADS)
+    need_choice(kind, choice, HEADS)
     owned, shared = layer.named_arrays(), layer.kv_heads
     of_each = tuple(heads * layer.head_width for heads in (layer.heads, shared, shared))
     for name in ("in_proj_weight", "in_proj_bias"):

@@ -1,7 +1,8 @@
-"""ASGD and schedule-free AdamW: the update rule keeps an average of the weights."""
+"""ASGD, schedule-free AdamW and SGD: the update rule keeps an average of the weights."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -62,9 +63,60 @@ class ASGD(Optimizer):
         return new
 
 
+@dataclass(frozen=True)
+class _ScheduleFree(Optimizer):
+    """The base class of schedule-free rules: y, at which gradients are taken, lies between z, which descends, and its
+    average x.
+    """
+
+    slot: ClassVar[str] = "schedule_free"
+
+    @abstractmethod
+    def slopes(self, graph: Graph, s: Scalars, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        """The direction in which z descends, for each parameter, without weight decay."""
+
+    @abstractmethod
+    def memory(self, s: Scalars) -> Tensor:
+        """The part of x in y."""
+
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        s = self.scalars(graph)
+        factors = self.by_update(graph, params, lambda t: (t < 2.0, self._rate(s, t)))
+        new = []
+        for w, slope, (first, rate) in zip(params, self.slopes(graph, s, params, grads), factors, strict=True):
+            z, x = self.state(graph, w, "z"), graph.state_like(w, w.name + AVERAGE)
+            new_z = fn.where(first, w, z) - rate * self.penalised(s, w, slope)
+            fresh = self._share(graph, w, first, rate).astype(w.dtype)
+            new_x = (1.0 - fresh) * x + fresh * new_z
+            graph.clocks.averaged.add(w.name)
+            graph.update(z, new_z)
+            graph.update(x, new_x)
+            new.append((1.0 - self.memory(s)) * new_z + self.memory(s) * new_x)
+        return new
+
+    def update_number(self, graph: Graph, w: Tensor) -> Tensor:
+        return graph.update_number(w.name + AVERAGE)  # the counter that all optimizers with averages use
+
+    @staticmethod
+    def _rate(s: Scalars, t: Tensor) -> Tensor:
+        """γ"""
+        return s["lr"] * fn.minimum(t / s["warmup"], 1.0) if "warmup" in s else s["lr"]
+
+    def _share(self, graph: Graph, w: Tensor, first: Tensor, rate: Tensor) -> Tensor:
+        """The share c of z in the average; 1 in the first update, which does not read x."""
+        names = (f"{w.name}.{self.slot}.largest_rate", f"{w.name}.{self.slot}.weights")
+        largest, total = (graph.state(name, (), 0.0, dtype="float64") for name in names)
+        new_largest = fn.maximum(fn.where(first, 0.0, largest), rate)
+        weight = new_largest * new_largest
+        new_total = fn.where(first, 0.0, total) + weight
+        graph.update(largest, new_largest)
+        graph.update(total, new_total)
+        return weight / fn.maximum(new_total, 1e-300)
+
+
 @with_aliases(**ALIASES, warmup_steps="warmup")
 @dataclass(frozen=True)
-class ScheduleFreeAdamW(Optimizer):
+class ScheduleFreeAdamW(_ScheduleFree):
     """AdamW without a schedule (arXiv:2405.15682); gradients are taken at y, and the result is x; t = 1, 2, ...:
 
         γ = lr·min(t/warmup, 1)        v ← β₂·v + (1 - β₂)·g²
@@ -91,42 +143,46 @@ class ScheduleFreeAdamW(Optimizer):
     weight_decay: Number = number(0.0, optional=True, trial=0.1)
     warmup: Number = number(0.0, optional=True, trial=10.0)
 
-    slot: ClassVar[str] = "schedule_free"
+    def slopes(self, graph: Graph, s: Scalars, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        roots = self.by_update(graph, params, lambda t: (1.0 - s["beta2"] ** t).sqrt().recip())
+        out = []
+        for w, g, root in zip(params, grads, roots, strict=True):
+            v = self.state(graph, w, "v")
+            new_v = s["beta2"] * v + (1.0 - s["beta2"]) * g * g
+            graph.update(v, new_v)
+            out.append(g / (new_v.sqrt() * root + s["eps"]))
+        return out
 
-    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
-        s = self.scalars(graph)
-        beta1, beta2 = s["beta1"], s["beta2"]
-        factors = self.by_update(graph, params, lambda t: (t < 2.0, (1.0 - beta2**t).sqrt().recip(), self._rate(s, t)))
-        new = []
-        for w, g, (first, root, rate) in zip(params, grads, factors, strict=True):
-            v, z = self.state(graph, w, "v"), self.state(graph, w, "z")
-            new_v = beta2 * v + (1.0 - beta2) * g * g
-            slope = self.penalised(s, w, g / (new_v.sqrt() * root + s["eps"]))
-            new_z = fn.where(first, w, z) - rate * slope
-            fresh = self._share(graph, w, first, rate).astype(w.dtype)
-            x = graph.state_like(w, w.name + AVERAGE)
-            new_x = (1.0 - fresh) * x + fresh * new_z
-            graph.clocks.averaged.add(w.name)
-            for state, value in ((v, new_v), (z, new_z), (x, new_x)):
-                graph.update(state, value)
-            new.append((1.0 - beta1) * new_z + beta1 * new_x)
-        return new
+    def memory(self, s: Scalars) -> Tensor:
+        return s["beta1"]
 
-    def update_number(self, graph: Graph, w: Tensor) -> Tensor:
-        return graph.update_number(w.name + AVERAGE)  # the counter that all optimizers with averages use
 
-    @staticmethod
-    def _rate(s: Scalars, t: Tensor) -> Tensor:
-        """γ"""
-        return s["lr"] * fn.minimum(t / s["warmup"], 1.0) if "warmup" in s else s["lr"]
+@with_aliases(learning_rate="lr", warmup_steps="warmup")
+@dataclass(frozen=True)
+class ScheduleFreeSGD(_ScheduleFree):
+    """SGD without a schedule (arXiv:2405.15682); gradients are taken at y, and the result is x; t = 1, 2, ...:
 
-    def _share(self, graph: Graph, w: Tensor, first: Tensor, rate: Tensor) -> Tensor:
-        """The share c of z in the average; 1 in the first update, which does not read x."""
-        names = (f"{w.name}.{self.slot}.largest_rate", f"{w.name}.{self.slot}.weights")
-        largest, total = (graph.state(name, (), 0.0, dtype="float64") for name in names)
-        new_largest = fn.maximum(fn.where(first, 0.0, largest), rate)
-        weight = new_largest * new_largest
-        new_total = fn.where(first, 0.0, total) + weight
-        graph.update(largest, new_largest)
-        graph.update(total, new_total)
-        return weight / fn.maximum(new_total, 1e-300)
+        γ = lr·min(t/warmup, 1)        z ← z - γ·(g + weight_decay·y)
+        c = γ̂²/Σγ̂², γ̂ the largest γ so far        x ← (1 - c)·x + c·z        y ← (1 - momentum)·z + momentum·x
+
+    What the model shows, and where it departs from the authors' code: see `ws.ScheduleFreeAdamW`.
+
+    Args:
+        lr: the learning rate, ten to fifty times that of SGD with momentum and a schedule.
+        momentum: how near to x gradients are taken.
+        weight_decay: decay of y, by default on parameters with two or more axes.
+        warmup: the updates in which γ grows to lr; 0 leaves it out of the program.
+
+    Example: `ws.ScheduleFreeSGD(lr=1.0, warmup=1000)`.
+    """
+
+    lr: Number = number(1.0)
+    momentum: Number = number(0.9, below=1.0, trial=0.6)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
+    warmup: Number = number(0.0, optional=True, trial=10.0)
+
+    def slopes(self, graph: Graph, s: Scalars, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        return list(grads)
+
+    def memory(self, s: Scalars) -> Tensor:
+        return s["momentum"]

@@ -38,10 +38,10 @@ def _refuse_torch_options(cls: type[LBFGS]) -> type[LBFGS]:
     original: Callable[..., None] = cls.__init__
 
     @wraps(original)
-    def init(self: LBFGS, *args: Any, **given: Any) -> None:
-        for name in TORCHS.keys() & given.keys():
+    def init(self: LBFGS, *args: Any, **options: Any) -> None:
+        for name in TORCHS.keys() & options.keys():
             fail(UsageError, f"LBFGS has no {name}=: {TORCHS[name]}.")
-        original(self, *args, **given)
+        original(self, *args, **options)
 
     cls.__init__ = init  # type: ignore[method-assign]
     return cls

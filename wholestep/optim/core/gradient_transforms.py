@@ -109,6 +109,39 @@ def clip_adaptively(grads: Gradients, params: Any, limit: Limit = 0.01, eps: Lim
     return _alike(grads, new)
 
 
+def project_conflicts(parts: Sequence[Gradients]) -> Any:
+    """PCGrad (arXiv:2001.06782): the sum of the gradients of several losses, each without its component against
+    another.
+
+    Where the inner product of two parts' gradients, over all parameters, is negative, each is projected onto the plane
+    normal to the other.  A part is projected against the others in their order; the paper draws the order at random.
+
+    Args:
+        parts: for each loss its gradients, lists or dicts of the same parameters, as `ws.gradients` gives them.
+
+    Example: `grads = ws.optim.project_conflicts([ws.gradients(loss, params) for loss in losses])`.
+    """
+    tasks = [_check_gradients(part) for part in parts]
+    if len({len(task) for task in tasks}) != 1:
+        counts = ", ".join(str(len(task)) for task in tasks)
+        fail(UsageError, f"project_conflicts: all losses need gradients of the same parameters; received {counts}.")
+    squares = [_inner(task, task) for task in tasks]
+    total = None
+    for i, own in enumerate(tasks):
+        grads = own
+        for j, other in enumerate(tasks):
+            if i != j:
+                against = minimum(_inner(grads, other), 0.0) / maximum(squares[j], 1e-30)
+                grads = [g - against.astype(g.dtype) * o for g, o in zip(grads, other, strict=True)]
+        total = grads if total is None else [a + b for a, b in zip(total, grads, strict=True)]
+    assert total is not None, "one of the counts is that of the first task"
+    return _alike(parts[0], total)
+
+
+def _inner(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    return sum_in_float64([(x * y).sum() for x, y in zip(a, b, strict=True)])
+
+
 def _unit_norm(x: Tensor) -> Tensor:
     """The norm √Σx² of each unit, with axes of size 1 kept."""
     axes = tuple(range(1, x.ndim)) if x.ndim > 1 else tuple(range(x.ndim))

@@ -179,11 +179,11 @@ def with_aliases(**aliases: str) -> Callable[[C], C]:
         original = cls.__init__
 
         @wraps(original)
-        def init(self: Any, *args: Any, **given: Any) -> None:
+        def init(self: Any, *args: Any, **options: Any) -> None:
             if args and not isinstance(args[0], int | float | str | Runtime):
                 _refuse_parameters(cls.__name__, args[0])
             positional = [f.name for f in fields(cls) if not f.kw_only][: len(args)]
-            named = translate(cls, given, positional)
+            named = translate(cls, options, positional)
             own_fields = [f.name for f in fields(cls) if f.init]
             if not named.keys() <= set(own_fields):
                 named = interop.translate_arguments([kind.__name__ for kind in type(self).__mro__], own_fields, named)
@@ -205,20 +205,20 @@ def _refuse_parameters(kind: str, received: object) -> None:
 
 
 def translate(
-    cls: type[Any], given: Mapping[str, Any], positional: Sequence[str] = (), base: object = None
+    cls: type[Any], options: Mapping[str, Any], positional: Sequence[str] = (), base: object = None
 ) -> dict[str, Any]:
     """Options under the names of the class's own fields; setting one number of a tuple keeps the others of `base`."""
     aliases: Mapping[str, str] = getattr(cls, "aliases", {})
-    out = {k: v for k, v in given.items() if k not in aliases}
-    for alias in aliases.keys() & given.keys():
+    out = {k: v for k, v in options.items() if k not in aliases}
+    for alias in aliases.keys() & options.keys():
         target, _, position = aliases[alias].rstrip("]").partition("[")
-        if target in given or target in positional:
+        if target in options or target in positional:
             fail(UsageError, f"{cls.__name__}: {alias} and {target} are the same option; give one of them.")
         if position:
             whole = next(f.default for f in fields(cls) if f.name == target)
             pair = list(out.get(target, whole if base is None else getattr(base, target)))
-            pair[int(position)] = given[alias]
+            pair[int(position)] = options[alias]
             out[target] = tuple(pair)
         else:
-            out[target] = given[alias]
+            out[target] = options[alias]
     return out

@@ -216,7 +216,7 @@ def need_whole_layers(workers: Workers | None, device: Device) -> None:
     model = 1 if workers is None else workers.model or 1
     if model > 1 and device.runs and not _has_ranks(device):
         raise OptionError(
-            f"model={model}: layers are divided among CPUs or GPUs; device={device.name!r} keeps them whole. Train "
+            f"model={model}: layers are divided among CPUs or GPUs; device={device.name!r} does not divide them. Train "
             "with device='cpu' or device='cuda'."
         )
 

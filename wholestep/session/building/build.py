@@ -17,7 +17,6 @@ from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.memory import recycle_pages
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.errors import LimitError, OutOfMemoryError, UsageError
@@ -246,37 +245,32 @@ def estimate(
 
         estimate = ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=64)
         print(estimate.peak_bytes, estimate.fits("8GB"), estimate.memory, estimate.epoch_seconds(rows=60_000))
-        print(estimate.changes())  # with bfloat16, twice the batch, two workers
+        print(estimate.changes())  # with bfloat16, two workers, other batches, accumulation
         print(ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=4096, workers=64, network="25Gb"))
     """
     if workers is None:
         arguments["shard"] = shard
     definition, where = define_session(model_or_graph, arguments)
-    if definition.has_micro_batches:
-        raise UsageError("estimate covers one plan, but accumulate= needs several; read build_session(...).peak_bytes.")
     if workers is not None:
+        if definition.has_micro_batches:
+            raise UsageError("the estimate for several workers covers one plan, and accumulate= needs several.")
         from wholestep.distributed.estimate import workers_report
 
         return workers_report(definition, where, workers, "100Gb" if network is None else network, need_shard(shard))
     if network is not None:
         raise UsageError(f"network={network!r} is for several workers: give workers=64, for example, or leave it out.")
-    from wholestep.session.inspect.estimate import StepEstimate
+    from wholestep.session.inspect.estimate import step_estimate
 
     compiled = Plans(definition, replace(where.options, cache=False), where.device.target, threads=where.threads)
-    plan, _ = compiled.plan_with_report(definition.main)
     batch = definition.capacity.get("batch", 0)
     others: dict[str, dict[str, Any]] = {"bfloat16": {"precision": "bfloat16"}, "two workers": {"workers": 2}}
-    if batch:
-        others[f"batch {2 * batch}"] = {"batch_size": 2 * batch, "capacity": None}
-    return StepEstimate(
-        plan,
-        where.threads,
-        footprint(plan, where.threads),
-        "estimate",
-        target=where.device.target,
-        rows=batch,
-        variants={name: partial(estimate, model_or_graph, **{**arguments, **other}) for name, other in others.items()},
-    )
+    for size in sorted({2 * batch, 256} - {batch, 0}) if batch else ():
+        others[f"batch {size}"] = {"batch_size": size, "capacity": None}
+    if batch > 1 and not definition.has_micro_batches:
+        half = -(-batch // 2)
+        others[f"accumulate 2 x {half}"] = {"batch_size": half, "capacity": None, "accumulate": 2}
+    variants = {name: partial(estimate, model_or_graph, **{**arguments, **other}) for name, other in others.items()}
+    return step_estimate(compiled, batch, variants)
 
 
 # -- helpers ---------------------------------------------------------------------------------------------

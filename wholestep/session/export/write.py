@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wholestep.compiler.backends.cpu.export.block import lay_out
+from wholestep.compiler.backends.cpu.export.block import Block, lay_out
 from wholestep.compiler.backends.cpu.export.sources import OWN, c_files, compile_flags, compiled_files
 from wholestep.compiler.backends.cpu.export.spec import ExportedStep
 from wholestep.compiler.backends.cpu.export.tables import file_tensors
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.runtime.background import run_all
 from wholestep.compiler.runtime.threads import default_threads
-from wholestep.errors import CompilerError, OptionError
+from wholestep.errors import CheckpointError, CompilerError, OptionError
 from wholestep.nn.state.weights import save_arrays
 from wholestep.session.export.collect import collect
 from wholestep.session.export.manifest import manifest
@@ -44,9 +44,33 @@ def write_folder(
     """Write the step of a session into a folder, as C source or as a WebAssembly module."""
     if to not in FORMS:
         raise OptionError(f"to={to!r}: expected one of {', '.join(map(repr, FORMS))}.")
+    if to == "wasm" and target not in (None, PORTABLE):
+        raise OptionError(
+            f"target={target!r}: a WebAssembly module computes the bits of {PORTABLE!r}; leave target= out."
+        )
     step = collect(programs, PORTABLE if to == "wasm" else target)
     block = lay_out(step)
     files = c_files(step, block)
+    try:
+        _write(programs, folder, to, step, block, files, experiment)
+    except OSError as error:
+        raise CheckpointError(
+            f"the step could not be written to {folder}: {error}. Name a new folder, in a place that can be written."
+        ) from error
+    if to == "wasm":
+        compile_module(folder, step.target, compiled_files(files))
+    return folder
+
+
+def _write(
+    programs: Programs,
+    folder: Path,
+    to: str,
+    step: ExportedStep,
+    block: Block,
+    files: Mapping[str, str],
+    experiment: Mapping[str, Any] | None,
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in {**files, **(loader() if to == "wasm" else _project(step, files))}.items():
         path = folder / name
@@ -59,9 +83,6 @@ def write_folder(
     (folder / MANIFEST).write_text(json.dumps(manifest(step, block, experiment), indent=1) + "\n", encoding="utf-8")
     values, saved = state_dict(programs), {tensor.name for tensor in file_tensors(step)}
     save_arrays({name: array for name, array in values.items() if name in saved}, folder / WEIGHTS)
-    if to == "wasm":
-        compile_module(folder, step.target, compiled_files(files))
-    return folder
 
 
 def _project(step: ExportedStep, files: Mapping[str, str]) -> dict[str, str]:

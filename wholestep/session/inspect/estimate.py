@@ -7,8 +7,9 @@ the threads, and each barrier a fixed time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from wholestep.charts import Chart, draw
 from wholestep.compiler.plan.io.report import PlanReport
 from wholestep.compiler.plan.io.traffic import loads, price_kernel, stores
 from wholestep.compiler.plan.model.kernel import Plan, Space
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, WholestepError
+from wholestep.session.building.plans import Plans
+from wholestep.steps.definition import TRAIN
 from wholestep.steps.options import as_memory_limit
 
 BARRIER = 1.5e-6  # seconds of a barrier of the threads of a CPU; estimated, not measured
@@ -93,12 +97,21 @@ class StepEstimate(PlanReport):
 
     target: Target
     rows: int  # rows of a step, 0 if it has no batch axis
+    micro_batches: int = 1  # of a step; the plan is that of one
+    other_seconds: float = 0.0  # of a step, besides those of its micro-batches
+    other_bytes: int = 0  # of the session, besides those of the plan
+    by_layer: Callable[[], dict[str, int]] = field(default=dict, repr=False)
     variants: Mapping[str, Callable[[], PlanReport]] = field(default_factory=dict, repr=False)
 
     @property
     def step_seconds(self) -> float:
         """The time of a step by the prices of its target."""
-        return step_seconds(self.plan, self.target, self.threads)
+        return self.micro_batches * step_seconds(self.plan, self.target, self.threads) + self.other_seconds
+
+    @property
+    def peak_bytes(self) -> int:
+        """The bytes that a session maps, exactly."""
+        return super().peak_bytes + self.other_bytes
 
     def epoch_seconds(self, rows: int) -> float:
         """The time of an epoch over this many rows."""
@@ -120,6 +133,11 @@ class StepEstimate(PlanReport):
         """The bytes of parameters and optimizer states by layer."""
         return memory_by_layer(self.plan)
 
+    @property
+    def activations(self) -> dict[str, int]:
+        """The bytes within the step by the layer that computes them, where most of them are in use; plans once more."""
+        return self.by_layer()
+
     def fits(self, memory: int | str) -> bool:
         """Does the step fit into these bytes?  Example: `estimate.fits("8GB")`."""
         limit = as_memory_limit(memory)
@@ -128,24 +146,25 @@ class StepEstimate(PlanReport):
         return self.peak_bytes <= limit
 
     def changes(self) -> dict[str, dict[str, float]]:
-        """Step time and peak bytes with other settings: bfloat16, twice the batch, two workers."""
-        found = {"now": {"step_seconds": self.step_seconds, "peak_bytes": float(self.peak_bytes)}}
+        """Step time and peak bytes with other settings: bfloat16, two workers, other batches, accumulation."""
+        numbers = {"now": {"step_seconds": self.step_seconds, "peak_bytes": float(self.peak_bytes)}}
         for name, plan in self.variants.items():
             try:
                 other: Any = plan()
             except WholestepError:  # a network that a setting does not apply to
                 continue
-            found[name] = {"step_seconds": float(other.step_seconds), "peak_bytes": float(other.peak_bytes)}
-        return found
+            numbers[name] = {"step_seconds": float(other.step_seconds), "peak_bytes": float(other.peak_bytes)}
+        return numbers
 
     def to_json(self) -> str:
         """Times, memory and layers as JSON."""
         numbers = {"step_seconds": self.step_seconds, "peak_bytes": self.peak_bytes, "flops": self.flops}
-        return json.dumps({**numbers, "memory": self.memory, "layers": self.layers})
+        sizes = {"memory": self.memory, "layers": self.layers, "activations": self.activations}
+        return json.dumps({**numbers, **sizes})
 
     def plot(self, path: str | PathLike[str] | None = None) -> str:
         """Draw memory by purpose and by layer into a file, e.g. "memory.svg"; without a file, as text."""
-        groups = {"memory": self.memory, "layers": self.layers}
+        groups = {"memory": self.memory, "layers": self.layers, "activations": self.activations}
         if path is None:
             return "\n\n".join(_bars(name, sizes) for name, sizes in groups.items() if sizes)
         bars = {
@@ -157,7 +176,9 @@ class StepEstimate(PlanReport):
 
     def __str__(self) -> str:
         memory = [f"  {name:<16}{size:>14,}" for name, size in self.memory.items()]
-        layers = [f"  {name:<16}{size:>14,}" for name, size in self.layers.items()]
+        states, activations = self.layers, self.activations
+        names = dict.fromkeys((*states, *activations))
+        layers = [f"  {n:<16}{states.get(n, 0):>14,}{activations.get(n, 0):>14,}" for n in names]
         return "\n".join(
             [
                 super().__str__(),
@@ -165,7 +186,7 @@ class StepEstimate(PlanReport):
                 f"step {1e3 * self.step_seconds:,.3f} ms by the prices of {self.plan.target}",
                 "memory by purpose (bytes)",
                 *memory,
-                "parameters and optimizer by layer (bytes)",
+                f"  {'bytes by layer':<16}{'states':>14}{'activations':>14}",
                 *layers,
             ]
         )
@@ -176,3 +197,35 @@ def _bars(title: str, sizes: Mapping[str, int], width: int = 40) -> str:
     most, edge = max(*sizes.values(), 1), max(map(len, sizes))
     lines = [f"  {name:<{edge}}  {'█' * round(width * size / most):<{width}}  {size:,}" for name, size in sizes.items()]
     return "\n".join([f"{title} (bytes)", *lines])
+
+
+def step_estimate(compiled: Plans, batch: int, variants: Mapping[str, Callable[[], PlanReport]]) -> StepEstimate:
+    """The estimate of a step: of one plan, or of those of its micro-batches."""
+    from wholestep.session.building.memory_budget import bytes_of_other_programs
+
+    definition, threads, target = compiled.definition, compiled.thread_count, compiled.target
+    entries, parts, other_bytes = [definition.main], 1, 0
+    if definition.has_micro_batches:
+        entries = [f"{TRAIN}.{phase}" for phase in definition.micro_batches(TRAIN).phases]
+        parts, other_bytes = definition.step_options.accumulate, bytes_of_other_programs(compiled)
+    plans = [compiled.plan_with_report(entry)[0] for entry in entries]
+    main = entries.index(definition.main)
+    return StepEstimate(
+        plans[main],
+        threads,
+        footprint(plans[main], threads),
+        "estimate",
+        target=target,
+        rows=batch * parts,
+        micro_batches=parts,
+        other_seconds=sum(step_seconds(p, target, threads) for p in plans if p is not plans[main]),
+        other_bytes=other_bytes,
+        by_layer=partial(_activations, compiled, plans, main),
+        variants=variants,
+    )
+
+
+def _activations(compiled: Plans, plans: Sequence[Plan], program: int) -> dict[str, int]:
+    from wholestep.session.inspect.layers import activations_by_layer  # imported here because it plans again
+
+    return activations_by_layer(compiled, plans, program)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from wholestep.compiler.plan.model.target_formats import footprint
+from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.spans import OptimizeReport, Span
 from wholestep.errors import UsageError
 from wholestep.session.programs import Programs
@@ -68,7 +70,7 @@ class Inspect:
         """Bytes that the session maps."""
         programs = self._programs
         if not programs.where.device.runs:
-            return self.report().peak_bytes
+            return footprint(programs.main.plan, programs.where.threads).peak_bytes
         program_bytes = sum(e.program.mapped_bytes for e in programs.entries.values())
         return programs.state.mapped_bytes + programs.place.scratch.mapped_bytes + program_bytes
 
@@ -121,7 +123,7 @@ class Inspect:
         """The result of the main plan's self-check as text."""
         compiled = self._programs.compiled
         verdict = None if compiled is None else compiled.verdicts.get(compiled.definition.main)
-        return str(verdict or Verdict(skipped="the session was made from a plan alone"))
+        return str(verdict or Verdict(skipped="the session was built from a plan alone"))
 
     def optimization(self) -> OptimizeReport:
         """The work of the e-graph: rules with counts, time by step, budgets, and the plan's integers before and after.
@@ -165,6 +167,25 @@ class Inspect:
         names = {i.name for i in entry.inputs.all}
         return stats_of(entry({n: a for n, a in named.items() if n in names}).outputs)
 
+    def tensors(
+        self, names: Sequence[str], arrays: Mapping[str, object] | None = None, /, **inputs: object
+    ) -> dict[str, AnyArray]:
+        """Tensors of a training step of these inputs, as they are before its update; no state changes.
+
+        Args:
+            names: outputs of layers (`"encoder.0"`), tensors that `keep(name)` named, inputs, outputs and parameters,
+                and the gradients of the loss for any of them (`"encoder.0.grad"`).  The program that computes these
+                alone is compiled when they are asked for.
+
+        Example: `session.tensors(["0", "0.grad"], x=xb, labels=yb)["0.grad"]`.
+        """
+        from wholestep.steps.tensor_graphs import tensors_entry
+
+        named = {**(arrays or {}), **inputs}
+        entry = self._programs.entry_with_room(tensors_entry(names), named)
+        wanted = {i.name for i in entry.inputs.all}
+        return dict(entry({n: a for n, a in named.items() if n in wanted}).outputs)
+
     def first_nonfinite(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> Origin | None:
         """The operation that computes the first non-finite value of the loss of these inputs, or of its gradients.
 
@@ -180,7 +201,8 @@ class Inspect:
         """Pass the activations of every layer to an observer before each step; None ends it.  The step is unchanged.
 
         This holds in `run`, `ws.Trainer` and `ws.fit` too.  An observer with `every` is called once in so many steps;
-        the steps in between run natively, many per call.
+        the steps in between run natively, many per call.  One with `tensors`, such as `["0", "0.grad"]`, gets these
+        in place of the layers' outputs: see `session.tensors`.
         """
         if observer is not None and not hasattr(observer, "on_activations"):
             raise UsageError(
@@ -193,4 +215,11 @@ class Inspect:
         """Pass the activations of these inputs to the observer."""
         observer = self._programs.observer
         assert observer is not None
-        observer.on_activations(self._programs.state.step, self.activation_stats(inputs))
+        names = getattr(observer, "tensors", ())
+        if names:
+            from wholestep.session.inspect.statistics import stats_of
+
+            stats = stats_of(self.tensors(names, inputs))
+        else:
+            stats = self.activation_stats(inputs)
+        observer.on_activations(self._programs.state.step, stats)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from wholestep.compiler.frontend.trace import UPDATE
 from wholestep.compiler.ir.graph import Node
@@ -94,6 +95,29 @@ def sum_by_layer(parts: Mapping[Place, Parts], seconds: Mapping[Place, float]) -
     total = sum(map(sum, spent.values())) or 1.0
     rows = [LayerTime(layer, t[FORWARD], t[BACKWARD], t[UPDATING], sum(t) / total) for layer, t in spent.items()]
     return LayerProfile(tuple(sorted(rows, key=lambda r: r.layer.startswith("("))))
+
+
+def activations_by_layer(compiled: Plans, plans: Sequence[Plan], program: int) -> dict[str, int]:
+    """The bytes of the arena of a program at the kernel where most are in use, by the layer that computes them.
+
+    A buffer belongs to the layer with the largest share of the kernel that writes it first.
+    """
+    plan = plans[program]
+    buffers = [b for b in plan.buffers if b.space is Space.ARENA]
+    changes = [0] * (len(plan.kernels) + 1)
+    for b in buffers:
+        changes[b.first] += b.bytes
+        changes[b.last + 1] -= b.bytes
+    in_use = list(accumulate(changes))
+    peak = in_use.index(max(in_use))
+    parts = {place[1]: of_kernel for place, of_kernel in parts_of(compiled, plans).items() if place[0] == program}
+    sizes: dict[str, int] = {}
+    for b in buffers:
+        if b.first <= peak <= b.last:
+            shares = parts[plan.kernels[b.first].id]
+            layer = max(shares, key=lambda key: shares[key])[0]
+            sizes[layer] = sizes.get(layer, 0) + b.bytes
+    return sizes
 
 
 # -- layers of kernels -----------------------------------------------------------------------------------------------

@@ -85,12 +85,12 @@ def duplicate_rows(run: LintedRun) -> Iterator[str]:
 def _columns_of_many_values(array: Array) -> int:
     """The number of columns with more than a few different values, up to the number that is needed."""
     rows = array[:SAMPLE_ROWS].reshape(min(len(array), SAMPLE_ROWS), -1)
-    found = 0
+    count = 0
     for column in rows.T:
-        found += len(np.unique(column)) > MANY_VALUES
-        if found == FEWEST_COLUMNS:
+        count += len(np.unique(column)) > MANY_VALUES
+        if count == FEWEST_COLUMNS:
             break
-    return found
+    return count
 
 
 def _digests(table: Table, resolution: float = 0.0) -> list[bytes]:

@@ -196,6 +196,11 @@ export class Trainer {
     return this.spec.manifest.scalars.map(({ name }) => [name, this.step.scalars.get(name)]);
   }
 
+  // The numbers of the validation rows and their picture; nothing without such rows.
+  get measured() {
+    return this.validation ? { ...this.evaluate(), ...this.measure() } : {};
+  }
+
   // Back to the weights that the page came with.
   reset() {
     this.step.load(this.first);
@@ -220,7 +225,7 @@ export function serve(scope, loadStep) {
     },
     data: ({ train, validation, isExample }) => {
       trainer.setData(train, validation, isExample);
-      return validation ? { ...trainer.evaluate(), ...trainer.measure() } : {};
+      return trainer.measured;
     },
     train: async ({ epochs, scalars }) => {
       await trainer.run(epochs, scalars, breathe);
@@ -231,11 +236,11 @@ export function serve(scope, loadStep) {
     save: () => trainer.save(),
     restore: ({ path, file }) => {
       trainer.restore(path, file);
-      return { epoch: trainer.step.epoch, position: trainer.position, history: trainer.history, scalars: trainer.scalars };
+      return { epoch: trainer.step.epoch, position: trainer.position, history: trainer.history, scalars: trainer.scalars, measured: trainer.measured };
     },
     reset: () => {
       trainer.reset();
-      return trainer.scalars;
+      return { scalars: trainer.scalars, measured: trainer.measured };
     },
   };
   scope.onmessage = async ({ data: { id, kind, ...message } }) => {

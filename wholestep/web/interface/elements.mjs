@@ -35,14 +35,16 @@ export function formatted(value) {
   if (Number.isNaN(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e9) return value.toLocaleString("en");
   const size = Math.abs(value);
-  return size >= 1e5 || (size < 1e-3 && size > 0) ? value.toExponential(2) : Number(value.toPrecision(4)).toString();
+  return size >= 1e9 || (size < 1e-3 && size > 0) ? value.toExponential(2) : Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 });
 }
 
 export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
 const upper = (text) => text[0].toUpperCase() + text.slice(1);
 
-export const titled = (name) => upper(name.replace(/^val_/, "validation ").replaceAll("_", " "));
+const ABBREVIATION = /\b(mae|mse|rmse|mape|auc|f1|r2)\b/g;
+
+export const titled = (name) => upper(name.replace(/^lr\b/, "learning rate").replace(/^val_/, "validation ").replaceAll("_", " ").replace(ABBREVIATION, (word) => word.toUpperCase()));
 
 export function download(name, data, type) {
   const link = make("a", { href: URL.createObjectURL(new Blob([data], { type })), download: name });

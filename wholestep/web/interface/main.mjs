@@ -74,8 +74,8 @@ function wireKeep(spec, engine, training, restore) {
 async function openCheckpoint(chosen, engine, training) {
   try {
     const file = new Uint8Array(await chosen.arrayBuffer());
-    const { epoch, position, history, scalars } = await engine.ask("restore", { path: chosen.name, file });
-    training.resume(epoch, history.map(({ epoch: number, logs }) => ({ epoch: number, ...logs })), position);
+    const { epoch, position, history, scalars, measured } = await engine.ask("restore", { path: chosen.name, file });
+    training.resume(epoch, history.map(({ epoch: number, logs }) => ({ epoch: number, ...logs })), position, measured);
     training.setScalars(scalars);
     byId("keep-status").textContent = `${chosen.name} is loaded: ${plural(epoch, "epoch")} done.`;
     showError("keep-error", null);

@@ -127,7 +127,8 @@ export class PredictCard {
     const width = scores.length / data.rows;
     const rows = Array.from({ length: data.rows }, (_, row) => scores.slice(row * width, (row + 1) * width));
     const labels = rows.map((row) => this.#label(row));
-    const csv = () => download("predictions.csv", ["prediction", ...labels.map(quoted)].join("\n") + "\n", "text/csv");
+    const exact = rows.map((row) => this.#label(row, (value) => String(Number(value.toPrecision(9)))));
+    const csv = () => download("predictions.csv", ["prediction", ...exact.map(quoted)].join("\n") + "\n", "text/csv");
     const button = make("div", { class: "row" }, make("button", { type: "button", id: "save-predictions", click: csv }, "Download predictions"));
     const more = data.rows > SHOWN ? `the first ${SHOWN} of ${plural(data.rows, "row")}` : plural(data.rows, "row");
     let shown;
@@ -144,12 +145,12 @@ export class PredictCard {
 
   // -- answers -----------------------------------------------------------------------------------------------------
 
-  // The prediction of one row in a word.
-  #label(scores) {
+  // The prediction of one row in a word, or in numbers as `write` writes them.
+  #label(scores, write = formatted) {
     const { task, classes } = this.spec;
     if (task === "classes") return String(classes[scores.indexOf(Math.max(...scores))]);
     if (task === "answers") return String(classes[Number(scores[0] > 0)]);
-    return [...scores].map(formatted).join(", ");
+    return [...scores].map(write).join(", ");
   }
 
   #answer(scores) {

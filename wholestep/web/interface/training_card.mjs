@@ -1,14 +1,16 @@
 // The card of training: settings, buttons, progress, and what the worker reports.
+import { DataError } from "./errors.mjs";
 import { byId, fill, formatted, make, plural, showError, tableOf, titled } from "./elements.mjs";
 import { curves, matrix, residuals } from "./charts.mjs";
 
+const ERRORS = { r2: "R²", mae: "Mean abs. error" }; // of predicted numbers, beside the metrics of the experiment
 const REDRAW = 100; // milliseconds between two drawings
 const MOST_POINTS = 400; // of a curve
 const MOST_ROWS = 100; // of the table of epochs
 
 export class TrainingCard {
   constructor(spec, engine) {
-    Object.assign(this, { spec, engine, history: [], epoch: 0, part: 0, running: false, hasData: false });
+    Object.assign(this, { spec, engine, history: [], epoch: 0, part: 0, base: 0, goal: 0, running: false, hasData: false });
     byId("epochs").value = spec.settings.epochs;
     this.#rate();
     this.#scalars();
@@ -46,8 +48,9 @@ export class TrainingCard {
     const inputs = [...document.querySelectorAll("[data-scalar]")].filter(({ value }) => value !== "");
     const values = Object.fromEntries(inputs.map((input) => [input.dataset.scalar, Number(input.value)]));
     const rate = byId("rate");
-    if (!rate.closest("label").hidden && rate.value !== "") values[this.spec.rate] = Number(rate.value);
-    return values;
+    if (rate.closest("label").hidden) return values;
+    if (!(rate.value > 0)) throw new DataError(`the learning rate is ${rate.value || "empty"}; expected a number above 0, e.g. 0.001.`);
+    return { ...values, [this.spec.rate]: Number(rate.value) };
   }
 
   setScalars(values) {
@@ -60,42 +63,52 @@ export class TrainingCard {
   }
 
   async train() {
-    const epochs = Math.max(1, Math.round(Number(byId("epochs").value) || 1));
-    const begun = this.part > 0;
-    // A finished run goes on for as many epochs again; a stopped one goes on to its end.
-    if (!begun && this.epoch >= (this.goal ?? 0)) this.goal = this.epoch + epochs;
-    else this.goal = Math.max(this.goal ?? 0, this.epoch + 1);
+    let scalars;
+    try {
+      scalars = this.#values;
+    } catch (error) {
+      return showError("train-error", error);
+    }
     showError("train-error", null);
+    // A finished run goes on for as many epochs again; a stopped one goes on to its end.
+    if (!this.part && this.epoch >= this.goal) this.base = this.epoch;
+    this.goal = Math.max(this.base + Math.max(1, Math.round(Number(byId("epochs").value) || 1)), this.epoch + 1);
     this.#state(true);
     byId("train-status").textContent = `Training to epoch ${this.goal}`;
-    try {
-      const { epoch, position } = await this.engine.ask("train", { epochs: this.goal, scalars: this.#values });
-      [this.epoch, this.part] = [epoch, position];
-    } catch (error) {
-      showError("train-error", error);
-      [this.part, this.goal] = [0, this.epoch];
-    }
+    const failure = await this.#run(scalars);
     this.#show();
     this.#state(false);
     const done = this.epoch >= this.goal;
-    byId("train-status").textContent = done ? `Finished after epoch ${this.epoch}` : "Stopped";
+    byId("train-status").textContent = failure ? "" : done ? `Finished after epoch ${this.epoch}` : "Stopped";
     if (!done) byId("progress-text").textContent += " · stopped";
   }
 
-  async reset() {
-    this.setScalars(await this.engine.ask("reset"));
-    this.resume(0, []);
-    fill(byId("tiles"));
-    fill(byId("picture"));
-    this.measured(this.spec.example && this.first ? this.first : {});
+  // The error that ended a run early, if one did.
+  async #run(scalars) {
+    try {
+      const { epoch, position } = await this.engine.ask("train", { epochs: this.goal, scalars });
+      [this.epoch, this.part] = [epoch, position];
+      return null;
+    } catch (error) {
+      showError("train-error", error);
+      [this.part, this.goal] = [0, this.epoch];
+      return error;
+    }
   }
 
-  // Continue from a state: after so many epochs and rows of the next one, with this history.
-  resume(epoch, history, part = 0) {
-    Object.assign(this, { epoch, history, part, goal: epoch + Number(part > 0) });
+  async reset() {
+    const { scalars, measured } = await this.engine.ask("reset");
+    this.setScalars(scalars);
+    this.resume(0, [], 0, measured);
+  }
+
+  // Continue from a state: after so many epochs and rows of the next one, with this history and these measurements.
+  resume(epoch, history, part, measured) {
+    Object.assign(this, { epoch, history, part, base: epoch, goal: epoch + Number(part > 0) });
     byId("progress").value = 0;
     byId("progress-text").textContent = epoch ? `After epoch ${epoch}` : "";
     showError("train-error", null);
+    this.#validation(measured);
     this.#state(false);
     this.draw();
   }
@@ -103,12 +116,15 @@ export class TrainingCard {
   // New data: the curves go on, and the numbers about validation are those of the new rows.
   newData(measured) {
     Object.assign(this, { hasData: true, part: 0, goal: this.epoch });
+    this.#validation(measured);
+    this.#state(false);
+  }
+
+  #validation(measured) {
     fill(byId("tiles"));
     fill(byId("picture"));
-    if (measured.metrics) this.#tiles({ val_loss: measured.loss, ...prefixed(measured.metrics) });
     this.measured(measured);
-    this.first ??= measured;
-    this.#state(false);
+    if (measured.metrics) this.#tiles({ val_loss: measured.loss, ...prefixed(measured.metrics) });
   }
 
   report(message) {
@@ -129,7 +145,7 @@ export class TrainingCard {
   }
 
   #progress({ epoch, epochs, position, rows, loss, rate }) {
-    const start = this.goalStart ?? 0;
+    const start = this.base;
     const left = ((epochs - epoch) * rows - position) / rate;
     byId("progress").value = (epoch - start + position / rows) / Math.max(1, epochs - start);
     byId("progress-text").textContent =
@@ -138,10 +154,9 @@ export class TrainingCard {
   }
 
   #state(running) {
-    if (running) this.goalStart = this.part > 0 || this.running ? this.goalStart : this.epoch;
     this.running = running;
     byId("start").disabled = running || !this.hasData;
-    byId("start").textContent = this.part > 0 || (this.goal ?? 0) > this.epoch ? "Continue" : this.epoch > 0 ? "Train on" : "Train";
+    byId("start").textContent = this.part > 0 || this.goal > this.epoch ? "Continue" : this.epoch > 0 ? "Train on" : "Train";
     byId("stop").disabled = !running;
     for (const id of ["save", "restore"]) byId(id).disabled = running;
     byId("reset").disabled = running || (this.epoch === 0 && this.part === 0);
@@ -153,20 +168,18 @@ export class TrainingCard {
   #tiles(logs) {
     const shown = Object.entries(logs).filter(([name, value]) => name.startsWith("val_") && typeof value === "number");
     const rest = shown.length ? shown : Object.entries(logs).filter(([name]) => name !== "epoch");
-    fill(byId("tiles"), rest.map(([name, value]) => make("div", {}, make("dt", {}, titled(name.replace(/^val_/, ""))), make("dd", { "data-log": name }, formatted(value)))));
+    const errors = Object.entries(this.errors ?? {}).filter(([name]) => ERRORS[name] && !(`val_${name}` in logs));
+    const tile = (title, name, value) => make("div", {}, make("dt", {}, title), make("dd", { "data-log": name }, formatted(value)));
+    fill(byId("tiles"),
+      rest.map(([name, value]) => tile(titled(name.replace(/^val_/, "")), name, value)),
+      errors.map(([name, value]) => tile(ERRORS[name], name, value)));
   }
 
   measured({ counts, points, errors }) {
     const place = byId("picture");
     if (counts) fill(place, matrix(counts, this.spec.classes.map(String)));
-    if (points) {
-      this.errors = errors;
-      fill(place, residuals(points));
-      for (const [name, text] of [["r2", "R²"], ["mae", "Mean abs. error"]]) {
-        byId("tiles").querySelector(`[data-log="${name}"]`)?.parentElement.remove();
-        byId("tiles").append(make("div", {}, make("dt", {}, text), make("dd", { "data-log": name }, formatted(errors[name]))));
-      }
-    }
+    this.errors = errors;
+    if (points) fill(place, residuals(points));
   }
 
   draw() {

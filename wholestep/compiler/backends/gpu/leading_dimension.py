@@ -114,14 +114,14 @@ def _gemm_operands(draft: Draft) -> set[int]:
 
 def _neighbours(draft: Draft) -> dict[int, set[int]]:
     """Buffers that should be padded alike: those of one nest that could share bytes, or whose long rows it reads."""
-    least, found = costs_of(draft).reductions.warp_row // 4, dict[int, set[int]]()
+    least, neighbours = costs_of(draft).reductions.warp_row // 4, dict[int, set[int]]()
     for nest in (k.body for k in draft.kernels if isinstance(k.body, Nest)):
         accesses = {x.buffer for x in (*(load for load, _ in nest.reads()), *nest.stores())}
         types = {id: draft.buffers[id].type for id in accesses if draft.buffers[id].type.rank > 1}
         for id, type in types.items():
             columns = type.shape[-1]
             is_long = isinstance(columns, int) and columns >= least
-            found.setdefault(id, set()).update(
+            neighbours.setdefault(id, set()).update(
                 other for other, t in types.items() if t == type or (is_long and t.shape[-1] == columns)
             )
-    return found
+    return neighbours

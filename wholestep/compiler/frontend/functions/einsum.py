@@ -25,15 +25,17 @@ class LabelledTensor:
         return dict(zip(self.letters, self.tensor.shape, strict=True))
 
     def permute_to(self, letters: str) -> LabelledTensor:
-        """The axes in another order."""
+        """The axes in another order; the tensor itself if that is their order."""
+        if letters == self.letters:
+            return self
         return LabelledTensor(self.tensor.permute([self.letters.index(c) for c in letters]), letters)
 
-    def sum_except(self, kept: set[str]) -> LabelledTensor:
-        """Sums out the labels that are not in `kept`."""
-        summed_axes = [d for d, c in enumerate(self.letters) if c not in kept]
+    def sum_except(self, labels: set[str]) -> LabelledTensor:
+        """The tensor with only these labels: the axes of all others are summed over."""
+        summed_axes = [d for d, c in enumerate(self.letters) if c not in labels]
         if not summed_axes:
             return self
-        return LabelledTensor(self.tensor.sum(summed_axes), "".join(c for c in self.letters if c in kept))
+        return LabelledTensor(self.tensor.sum(summed_axes), "".join(c for c in self.letters if c in labels))
 
 
 def einsum(equation: str, *operands: Operand | Sequence[Operand]) -> Tensor:

@@ -65,7 +65,7 @@ def find_matches(rule: CompiledRule, tables: ENodeTables, candidates: Candidates
     """The root and the registers of each new match."""
     root, *atoms = rule.atoms
     members = tables.members
-    found: list[tuple[Row, Registers]] = []
+    matches: list[tuple[Row, Registers]] = []
     for row in candidates.rows(root.head, rule.reach):
         arguments = row.arguments
         for position, head in rule.operands:
@@ -77,8 +77,10 @@ def find_matches(rule: CompiledRule, tables: ENodeTables, candidates: Candidates
                 registers[0] = row.eclass
                 for position, register in root.binds:
                     registers[register] = arguments[position]
-                found += [(row, match) for match in _extend(rule, atoms, (row.changed, registers), tables, candidates)]
-    return found
+                matches += [
+                    (row, match) for match in _extend(rule, atoms, (row.changed, registers), tables, candidates)
+                ]
+    return matches
 
 
 def _extend(

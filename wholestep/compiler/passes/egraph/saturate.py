@@ -129,18 +129,18 @@ class _Saturation:
         """One round; returns the number of matches of each rule."""
         most = max((rule.reach for rule in self.enabled.values() if rule.reach != ALL), default=0)
         candidates = Candidates(self.tables, number - 1, most)
-        found: list[tuple[CompiledRule, list[tuple[Row, Registers]]]] = []
+        matches: list[tuple[CompiledRule, list[tuple[Row, Registers]]]] = []
         for rule in self.enabled.values():
-            found.append((rule, find_matches(rule, self.tables, candidates)))
+            matches.append((rule, find_matches(rule, self.tables, candidates)))
             if time.monotonic() > self.deadline:
                 raise SaturationError(f"saturation took more than {self.budget.seconds:g} s")
         self.tables.round = number
-        bounds = [[bounds_of(rule, m, self.tables) if rule.bound else None for _, m in each] for rule, each in found]
-        for (rule, each), limits in zip(found, bounds):
+        bounds = [[bounds_of(rule, m, self.tables) if rule.bound else None for _, m in each] for rule, each in matches]
+        for (rule, each), limits in zip(matches, bounds):
             for (row, registers), limit in zip(each, limits):
                 self._apply(rule, row, registers, limit)
         self.tables.rebuild()
-        counts = {rule.name: len(each) for rule, each in found}
+        counts = {rule.name: len(each) for rule, each in matches}
         for name, count in counts.items():
             self.matches[name] = self.matches.get(name, 0) + count
         return counts

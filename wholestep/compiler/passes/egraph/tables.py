@@ -93,23 +93,23 @@ class ENodeTables:
                 self._merge(min(a, b), max(a, b))
                 self.updates += 1
 
-    def _merge(self, kept: int, gone: int) -> None:
-        self._leader[gone] = kept
+    def _merge(self, leader: int, gone: int) -> None:
+        self._leader[gone] = leader
         for head, rows in self.members[gone].items():
             alive = [row for row in rows if row.alive]
             for row in alive:
-                row.eclass, row.changed = kept, self.round
-            self.members[kept].setdefault(head, []).extend(alive)
+                row.eclass, row.changed = leader, self.round
+            self.members[leader].setdefault(head, []).extend(alive)
         self.members[gone] = {}
         if gone in self.type_of:
-            self.set_type(kept, self.type_of.pop(gone))
+            self.set_type(leader, self.type_of.pop(gone))
         if gone in self.most_above:
-            self.limit(kept, self.most_above.pop(gone), self.most_below.pop(gone))
+            self.limit(leader, self.most_above.pop(gone), self.most_below.pop(gone))
         readers, self.readers[gone] = self.readers[gone], []
         for row in readers:
             if row.alive:
                 self._canonicalize(row)
-                self.readers[kept].append(row)
+                self.readers[leader].append(row)
 
     def _canonicalize(self, row: Row) -> None:
         table, children = self.rows[row.head], self.arities[row.head]

@@ -141,26 +141,26 @@ def is_of_half_images(node: Node, half_images: HalfImages) -> bool:
 
     The gradient g · f'(x) before a batch norm is read by its sums, and by the kernel after them.
     """
-    found = half_images[node]
-    return found is not None and 0 < len(found) <= MOST_HALF_IMAGES
+    images = half_images[node]
+    return images is not None and 0 < len(images) <= MOST_HALF_IMAGES
 
 
 def half_images_of(graph: IRGraph) -> HalfImages:
     """For each value, the half images that it is an elementwise function of; None if it has other large operands."""
-    found: HalfImages = {}
+    half_images: HalfImages = {}
     for node in graph.nodes:
-        found[node] = _half_images(node, found)
-    return found
+        half_images[node] = _half_images(node, half_images)
+    return half_images
 
 
-def _half_images(node: Node, found: HalfImages) -> frozenset[Node] | None:
+def _half_images(node: Node, half_images: HalfImages) -> frozenset[Node] | None:
     if not isinstance(node.result, TensorType):
         return None
     if node.host or (node.op == "expand" and node.inputs[0].type.elements != node.type.elements):
         return frozenset()
     if node.type.dtype.is_half:
         return frozenset((node,))
-    operands = [found[i] for i in node.inputs]
+    operands = [half_images[i] for i in node.inputs]
     if not node.is_elementwise or node.type.rank != 4 or None in operands:
         return None
     return frozenset(image for images in operands if images for image in images)

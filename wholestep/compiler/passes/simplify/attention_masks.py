@@ -100,10 +100,10 @@ def _without_units(reshape: Node) -> Node | None:
         return x.with_inputs([b.reshape(i, shape) if i.type.rank else i for i in x.inputs])
     if x.op != "expand":
         return None
-    kept = attrs_of(x, at.ExpandAttrs).axes
+    old_axes = attrs_of(x, at.ExpandAttrs).axes
     position = {a: n for n, a in enumerate(a for a, e in enumerate(x.type.shape) if e != 1)}
-    inner = b.reshape(x.inputs[0], tuple(x.type.shape[a] for a in kept if a in position))
-    return b.expand_to(inner, shape, [position[a] for a in kept if a in position])
+    inner = b.reshape(x.inputs[0], tuple(x.type.shape[a] for a in old_axes if a in position))
+    return b.expand_to(inner, shape, [position[a] for a in old_axes if a in position])
 
 
 def simple_terms(terms: Iterable[MaskTerm]) -> Iterator[MaskTerm]:
@@ -169,7 +169,7 @@ def sum_terms(terms: Sequence[MaskTerm], scores: Shape, dtype: DType) -> list[No
 
 @dataclass(frozen=True)
 class Visible:
-    """What a term of known values lets queries see."""
+    """The keys that a constant mask leaves visible to the queries."""
 
     everything: bool
     causal: bool  # exactly the keys up to the query's own index
@@ -183,7 +183,7 @@ class StaticMasks:
         self._visible: dict[Node, Visible | None] = {}
 
     def visible(self, mask: Node) -> Visible | None:
-        """What a term shows; None if its values are unknown, or if it adds anything but zeros to visible scores."""
+        """The keys that a mask leaves visible; None if its values are unknown, or if it changes visible scores."""
         if mask not in self._visible:
             self._visible[mask] = self._classify(mask)
         return self._visible[mask]

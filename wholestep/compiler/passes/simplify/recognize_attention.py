@@ -64,8 +64,8 @@ class _Parts:
 
     def simplify(self, masks: StaticMasks) -> _Parts:
         """Without terms whose values are known to hide nothing, or what `causal` hides."""
-        terms, causal, given = [], self.causal, list(simple_terms(self.terms))
-        for term in given:
+        terms, causal, simple = [], self.causal, list(simple_terms(self.terms))
+        for term in simple:
             visible = masks.visible(term.base)
             if visible is not None and visible.causal and term.covers_pairs(len(self.scores)):
                 causal = True
@@ -73,7 +73,7 @@ class _Parts:
                 terms.append(term)
         k, v = (_single_head(x) for x in (self.k, self.v))
         k, v = (self.k, self.v) if k is None or v is None or k.type.shape[:-2] != v.type.shape[:-2] else (k, v)
-        changed = self.changed or len(terms) < len(given) or (k, v) != (self.k, self.v)
+        changed = self.changed or len(terms) < len(simple) or (k, v) != (self.k, self.v)
         return replace(self, k=k, v=v, terms=tuple(terms), causal=causal, changed=changed)
 
     def node(self, old: Node) -> Node:
@@ -217,8 +217,8 @@ def _single_head(x: Node) -> Node | None:
     if len(shape) != len(lead) + 4 or (*shape[: len(lead)], *shape[-2:]) != (*lead, rows, columns):
         return None
     group_axis = len(lead) + 1
-    kept = attrs_of(repeated, at.ExpandAttrs).axes
-    if kept != tuple(d for d in range(len(shape)) if d != group_axis) or shape[group_axis] == 1:
+    old_axes = attrs_of(repeated, at.ExpandAttrs).axes
+    if old_axes != tuple(d for d in range(len(shape)) if d != group_axis) or shape[group_axis] == 1:
         return None
     assert heads == shape[group_axis - 1] * shape[group_axis], "a reshape keeps the number of elements"
     return repeated.inputs[0]

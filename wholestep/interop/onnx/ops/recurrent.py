@@ -88,11 +88,11 @@ def _steps(
     return ws.stack(outputs, 1), [ws.stack([last[i] for last in lasts], 0) for i in range(len(lasts[0]))]
 
 
-def _first(given: Tensor | None, n: int, batch: Any, units: int, x: Tensor) -> list[Tensor]:
+def _first(state: Tensor | None, n: int, batch: Any, units: int, x: Tensor) -> list[Tensor]:
     """The initial state of each direction; one that is the same for all rows may be given once."""
-    if given is None:
+    if state is None:
         return [ws.zeros((batch, units), dtype=x.dtype)] * n
-    return [given[d].expand(batch, units) if given.shape[1] == 1 != batch else given[d] for d in range(n)]
+    return [state[d].expand(batch, units) if state.shape[1] == 1 != batch else state[d] for d in range(n)]
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def recurrent(
 
 @onnx_op("Scan")
 def scan(
-    *given: Tensor,
+    *inputs: Tensor,
     body: OnnxGraph,
     num_scan_inputs: int,
     scan_input_axes: Sequence[int] | None = None,
@@ -211,8 +211,8 @@ def scan(
 ) -> tuple[Tensor, ...]:
     if node.opset < 9:
         raise UsageError("Scan of an opset before 9 has its own batch axis; convert the file to opset 13 or newer.")
-    carries = len(given) - num_scan_inputs
-    first, sequences = list(given[:carries]), list(given[carries:])
+    carries = len(inputs) - num_scan_inputs
+    first, sequences = list(inputs[:carries]), list(inputs[carries:])
     axes, ways = scan_input_axes or [0] * len(sequences), scan_input_directions or [0] * len(sequences)
     sequences = [_first_axis(x, a) for x, a in zip(sequences, axes)]
     stacked = len(body.outputs) - carries  # outputs of all steps, stacked

@@ -29,7 +29,7 @@ from wholestep.interop.torch.aten.table import find_row
 
 log = logging.getLogger("wholestep")
 
-# Ops whose rows record another overload, or a result that torch computes beside it.
+# Ops whose rows record another overload, or a second result that torch computes with it.
 DECOMPOSED = frozenset({"adaptive_max_pool1d", "softshrink"})
 
 
@@ -209,8 +209,8 @@ def _dropout(f: _Functionalizer, node: Any, arguments: list[Any]) -> None:
         f.name_result(node, f.read(x))
         return
     value = node.meta["val"]
-    kept = torch.empty_like(value, dtype=torch.bool)
-    both = f.emit(torch.ops.aten.native_dropout.default, (f.read(x), p, True), node, (value, kept))
+    mask = torch.empty_like(value, dtype=torch.bool)
+    both = f.emit(torch.ops.aten.native_dropout.default, (f.read(x), p, True), node, (value, mask))
     f.name_result(node, f.emit(operator.getitem, (both, 0), node))
 
 

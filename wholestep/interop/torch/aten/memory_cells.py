@@ -145,5 +145,5 @@ def _copies_sometimes(cell: Cell) -> bool:
 def arguments_of(node: Any) -> list[Any]:
     """All arguments of an op in the order of its schema, with their defaults."""
     schema = node.target._schema.arguments
-    given = dict(zip((a.name for a in schema), node.args)) | dict(node.kwargs)
-    return [given.get(a.name, a.default_value) for a in schema]
+    by_name = dict(zip((a.name for a in schema), node.args)) | dict(node.kwargs)
+    return [by_name.get(a.name, a.default_value) for a in schema]

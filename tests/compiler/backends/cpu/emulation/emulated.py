@@ -1,6 +1,7 @@
-"""Run plans of ARM64 under qemu: a program of the plan's C, the runtime and main.c, for Linux.
+"""Run plans of another machine in an emulator: a program of the plan's C, the runtime and main.c.
 
-`Emulated` takes what `tests.compiler.native.Loaded` takes; `emulated_cpu` is a device of sessions that runs steps so.
+The machines are ARM64 with Linux, under qemu, and x86-64 with Windows, under Wine.  `Emulated` takes what
+`tests.compiler.native.Loaded` takes; `emulated_cpu` is a device of sessions that runs steps so.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import atexit
 import ctypes
 import functools
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -36,63 +38,116 @@ from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.target import Target
 
 LIBRARY = ("gemm.c", "pool.c", "loop.c", "group.c", PARTS["double"], PARTS["half"], *SHARED.values())
-INSTALL = "apt-get install qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 
 
-@functools.cache
-def emulator() -> str | None:
-    return shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+class EmulatedMachine:
+    """ARM64 with Linux under qemu; another machine overrides the compiler, the emulator and how to install both."""
+
+    install = "apt-get install qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+
+    @functools.cached_property
+    def emulator(self) -> str | None:
+        return shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+
+    @functools.cached_property
+    def compiler(self) -> CCompiler | None:
+        """gcc for ARM64, else zig."""
+        gcc = shutil.which("aarch64-linux-gnu-gcc")
+        command = (gcc, "-O1") if gcc else _zig("aarch64-linux-musl")
+        return CCompiler(command, "cross") if command else None
+
+    @property
+    def needed(self) -> pytest.MarkDecorator:
+        """Skips tests where the machine cannot be emulated."""
+        missing = self.emulator is None or self.compiler is None
+        return pytest.mark.skipif(missing, reason=f"needs an emulator and a compiler: {self.install}")
+
+    def compile(self, target: str, files: Sequence[str], folder: Path) -> list[str]:
+        """Object files of C files that are in `folder` or in the package."""
+        assert self.compiler is not None
+        for name in files:
+            source = folder / name if (folder / name).exists() else NATIVE / name
+            call([*self.compiler.call(target, name), "-c", str(source), "-o", str(folder / f"{name}.o")])
+        return [str(folder / f"{name}.o") for name in files]
+
+    def link(self, objects: Sequence[str | Path], program: Path) -> None:
+        assert self.compiler is not None
+        command = [*self.compiler.command, "-static", *map(str, objects), "-o", str(program)]
+        call([*command, *self.compiler.libraries])
+
+    def run(self, program: Path, *arguments: str | Path) -> str:
+        """What the program prints."""
+        return call([str(self.emulator), str(program), *map(str, arguments)], self.variables)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Environment variables of the emulator."""
+        return {}
+
+    @functools.cache  # noqa: B019  # machines live as long as the process
+    def runtime(self, target: str) -> list[str]:
+        """The object files of the runtime and of main.c, compiled once per process."""
+        folder = temporary_folder()
+        shutil.copy(Path(__file__).with_name("main.c"), folder)
+        return self.compile(target, ["main.c", *LIBRARY], folder)
 
 
-@functools.cache
-def cross_compiler() -> tuple[str, ...] | None:
-    """gcc for ARM64, else zig."""
-    gcc = shutil.which("aarch64-linux-gnu-gcc")
-    if gcc is not None:
-        return gcc, "-O1"
-    zig = sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl", "-O1"
-    return zig if find_spec("ziglang") else None
+class WineMachine(EmulatedMachine):
+    """Wine, with a configuration of its own."""
+
+    install = "apt-get install wine wine64 && pip install ziglang"
+
+    @functools.cached_property
+    def emulator(self) -> str | None:
+        return shutil.which("wine64") or shutil.which("wine")
+
+    @functools.cached_property
+    def compiler(self) -> CCompiler | None:
+        command = _zig("x86_64-windows-gnu")
+        return CCompiler(command, "cross") if command else None
+
+    @functools.cached_property
+    def variables(self) -> Mapping[str, str]:
+        return {
+            "WINEPREFIX": str(temporary_folder() / "wine"),
+            "WINEDEBUG": "-all",
+            "WINEDLLOVERRIDES": "mscoree,mshtml=",
+        }
 
 
-needs_arm64 = pytest.mark.skipif(
-    emulator() is None or cross_compiler() is None, reason=f"needs qemu and a compiler for ARM64: {INSTALL}"
-)
+def _zig(triple: str) -> tuple[str, ...] | None:
+    return (sys.executable, "-m", "ziglang", "cc", "-target", triple, "-O1") if find_spec("ziglang") else None
 
 
-def compile_arm64(target: str, files: Sequence[str], folder: Path) -> list[str]:
-    """Object files of C files that are in `folder` or in the package."""
-    compiler = CCompiler(cross_compiler() or (), "cross")
-    for name in files:
-        source = folder / name if (folder / name).exists() else NATIVE / name
-        _call([*compiler.call(target, name), "-c", str(source), "-o", str(folder / f"{name}.o")])
-    return [str(folder / f"{name}.o") for name in files]
+ARM64, WINDOWS = EmulatedMachine(), WineMachine()
 
 
-def _call(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+def temporary_folder() -> Path:
+    """A folder that lives as long as this process."""
+    folder = tempfile.mkdtemp(prefix="wholestep-emulated-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
-@functools.cache
-def runtime(target: str) -> tuple[list[str], tempfile.TemporaryDirectory[str]]:
-    """The object files of the runtime and of main.c, compiled once per process; the folder lives as long."""
-    folder = tempfile.TemporaryDirectory(prefix="wholestep-arm64-")
-    atexit.register(folder.cleanup)
-    shutil.copy(Path(__file__).with_name("main.c"), folder.name)
-    return compile_arm64(target, ["main.c", *LIBRARY], Path(folder.name)), folder
+def call(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
+    """Run a command to its end; returns what it prints."""
+    environment = {**os.environ, **(variables or {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 class Emulated:
-    """A plan for ARM64 as a program that qemu runs."""
+    """A plan as a program of another machine."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.folder = plan, tempfile.TemporaryDirectory(prefix="wholestep-arm64-")
+    def __init__(self, plan: Plan, machine: EmulatedMachine = ARM64) -> None:
+        self.plan, self.machine = plan, machine
+        self.folder = tempfile.TemporaryDirectory(prefix="wholestep-emulated-")
         weakref.finalize(self, self.folder.cleanup)  # before the folder warns that nobody has removed it
         here = Path(self.folder.name)
         (here / "plan.c").write_text(render(plan))
-        self.program = str(here / "program")
-        objects = [*compile_arm64(plan.target, ["plan.c"], here), *runtime(plan.target)[0]]
-        _call([*(cross_compiler() or ()), "-static", *objects, "-o", self.program, "-lm", "-pthread"])
+        self.program = here / "program"
+        machine.link([*machine.compile(plan.target, ["plan.c"], here), *machine.runtime(plan.target)], self.program)
 
     def run(
         self,
@@ -120,7 +175,7 @@ class Emulated:
         parts += [np.array([len(memory), *(flat.size for flat in memory)], np.int64), *memory]
         given, result = (Path(self.folder.name, name) for name in ("given", "result"))
         given.write_bytes(b"".join(part.tobytes() for part in parts))
-        _call([str(emulator()), self.program, str(given), str(result)])
+        self.machine.run(self.program, given, result)
         left = np.frombuffer(result.read_bytes(), np.uint8)
         for flat in memory:
             flat[:], left = left[: flat.size], left[flat.size :]
@@ -129,7 +184,7 @@ class Emulated:
 
 
 class EmulatedProgram(CpuProgram):
-    """A program of a session whose memory is here, and whose steps run under qemu."""
+    """A program of a session whose memory is here, and whose steps are emulated."""
 
     def __init__(self, plan: Plan, place: LoadContext) -> None:
         self.emulated = Emulated(plan)

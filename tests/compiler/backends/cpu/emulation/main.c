@@ -6,6 +6,10 @@
 #include "runtime.h"
 #include <stdio.h>
 #include <stdlib.h>
+#ifdef _WIN32
+#include <malloc.h>
+#define aligned_alloc(alignment, bytes) _aligned_malloc(bytes, alignment)
+#endif
 
 void ws_add_double(ws_api *table);
 void ws_add_half(ws_api *table);
@@ -22,8 +26,8 @@ static void *read_bytes(size_t bytes) {
 }
 
 static int64_t number(void) {
-  int64_t *at = read_bytes(8), n = *at;
-  free(at);
+  int64_t n;
+  if (fread(&n, sizeof n, 1, file) != 1) exit(2);
   return n;
 }
 

@@ -29,8 +29,8 @@ def c_files(step: ExportedStep, block: Block) -> dict[str, str]:
     own |= {"step.h": _header(step, block), "tables.h": tables(step, block)}
     parts = {PARTS[part] for plan in step.plans.values() for part in parts_of(plan)}
     called = ["gemm.c", *sorted(parts), *_shared_files(plans.values())]
-    found = _closure([*called, *_includes([*own.values(), *plans.values()])], own)
-    return {**own, **plans, **{f"native/{name}": (NATIVE / name).read_text(encoding="utf-8") for name in found}}
+    files = _closure([*called, *_includes([*own.values(), *plans.values()])], own)
+    return {**own, **plans, **{f"native/{name}": (NATIVE / name).read_text(encoding="utf-8") for name in files}}
 
 
 def compiled_files(files: Iterable[str]) -> list[str]:
@@ -40,8 +40,8 @@ def compiled_files(files: Iterable[str]) -> list[str]:
 
 def compile_flags(target: str) -> list[str]:
     """The flags with which a compiler gives the bits of Python on a target."""
-    kept = [flag for flag in (*FLAGS, *flags_of(target)) if flag not in (*LIBRARY_FLAGS, TUNE)]
-    return [*kept, "-fopenmp-simd", FREESTANDING]
+    flags = [flag for flag in (*FLAGS, *flags_of(target)) if flag not in (*LIBRARY_FLAGS, TUNE)]
+    return [*flags, "-fopenmp-simd", FREESTANDING]
 
 
 def _shared_files(plans: Iterable[str]) -> list[str]:
@@ -57,18 +57,18 @@ def _includes(texts: Iterable[str]) -> Iterator[str]:
 
 def _closure(names: Iterable[str], own: Mapping[str, str]) -> list[str]:
     """Native files and all that they include, without other platforms."""
-    found: dict[str, None] = {}
+    closure: dict[str, None] = {}
     waiting = [name for name in names if name not in own]
     while waiting:
         name = waiting.pop()
-        if name in found or OTHER_PLATFORMS.match(name):
+        if name in closure or OTHER_PLATFORMS.match(name):
             continue
-        found[name] = None
+        closure[name] = None
         folder = PurePosixPath(name).parent
         for other in _includes([(NATIVE / name).read_text(encoding="utf-8")]):
             near = (folder / other).as_posix()
             waiting.append(near if (NATIVE / near).exists() else other)
-    return sorted(found)
+    return sorted(closure)
 
 
 def _header(step: ExportedStep, block: Block) -> str:

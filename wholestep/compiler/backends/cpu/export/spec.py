@@ -96,11 +96,11 @@ class ExportedStep:
     @cached_property
     def inputs(self) -> dict[str, Buffer]:
         """The inputs of all programs by name, each at its largest."""
-        found: dict[str, Buffer] = {}
+        largest: dict[str, Buffer] = {}
         for plan in self.plans.values():
             for name, id in plan.inputs:
-                found.setdefault(name, plan.buffers[id])
-        return found
+                largest.setdefault(name, plan.buffers[id])
+        return largest
 
     @cached_property
     def rows(self) -> frozenset[str]:

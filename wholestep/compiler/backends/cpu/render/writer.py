@@ -25,6 +25,7 @@ REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uin
 
 # Not inlined: gcc would take minutes for an entry function that contains all tiles of the window kernels.
 NOINLINE = "__attribute__((noinline)) "
+DIMENSION = re.compile(r"\bd\d+\b")  # a dimension of the step, in the text of a kernel
 
 
 class CWriter(CStyleWriter):
@@ -213,9 +214,9 @@ class CWriter(CStyleWriter):
         # The last symbol is the iteration number of the loop.
         step = "" if self.kernel.loop is None else f", long d{len(self.symbols) - 1}"
         head = [f"static {attribute}void {name}(const ws_call *call, long lo, long hi{step}{self.parameters()}) {{"]
-        text = "\n".join(self.lines)
+        named = set(DIMENSION.findall("\n".join(self.lines)))
         dims = len(self.symbols) - (self.kernel.loop is not None)
-        used = [k for k in range(dims) if re.search(rf"\bd{k}\b", text)]
+        used = [k for k in range(dims) if f"d{k}" in named]
         head += [f"  const long d{k} = call->dims[{k}];" for k in used]
         for (slot, dtype), name in self.scalars.items():
             value = f"call->derived[{slot}]"

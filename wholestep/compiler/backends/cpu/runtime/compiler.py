@@ -50,6 +50,7 @@ LINK = ("-shared",)
 OLDEST_ZIG = (0, 16)
 SHOWN_LINES = 20  # lines of a failing compiler's output that the error shows
 LIBRARIES = ("-lm", "-pthread")
+WINDOWS_LIBRARIES = ("-lapi-ms-win-core-synch-l1-2-0",)  # WaitOnAddress
 EVERY_FLAG = (*FLAGS, ENTRY_LEVEL, *LINK, *LIBRARIES)
 
 
@@ -97,6 +98,12 @@ class CCompiler:
     def is_quick(self) -> bool:
         """Does the command specify a low optimization level, which compiles quickly?"""
         return not {"-O0", "-O1", "-Og"}.isdisjoint(self.command)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What a shared object is linked with."""
+        for_windows = sys.platform == "win32" or any("windows" in word for word in self.command)
+        return (*LIBRARIES, *WINDOWS_LIBRARIES) if for_windows else LIBRARIES
 
     def call(self, target: str, name: str) -> list[str]:
         """The command for one file and target; the caller appends what to do and the output."""
@@ -258,7 +265,7 @@ def run_compiler(
                 run_all([*shared, *(partial(_run, command, folder) for command in commands)], default_threads())
                 inputs = [*(f"{name}.o" for name in names), *(str(build()) for build in shared)]
             name = names[0] if len(names) == 1 else ""
-            _run([*compiler.call(target, name), *LINK, *inputs, "-o", "out.so", *LIBRARIES], folder)
+            _run([*compiler.call(target, name), *LINK, *inputs, "-o", "out.so", *compiler.libraries], folder)
         return Path(folder, "out.so").read_bytes()
 
 

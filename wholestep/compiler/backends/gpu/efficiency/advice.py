@@ -65,8 +65,8 @@ REASONS = {
 
 def slow_kernels(plan: Plan) -> dict[int, str]:
     """Kernel id -> why its schedule takes much longer than the price of its work; the one that loses most first."""
-    found = ((kernel.id, estimate(plan, kernel)) for kernel in plan.kernels)
-    slow = [(id, e) for id, e in found if is_slow(plan, e)]
+    estimates = ((kernel.id, estimate(plan, kernel)) for kernel in plan.kernels)
+    slow = [(id, e) for id, e in estimates if is_slow(plan, e)]
     return {id: explain(e) for id, e in sorted(slow, key=lambda pair: pair[1].price - pair[1].ns)}
 
 

@@ -187,9 +187,11 @@ def schedule_scatter(plan: Draft, kernel: Kernel) -> GpuSchedule:
     fits = isinstance(row, int) and row * size * (THREADS // WARP) <= costs.scatter.shared_bytes
     elements = prod(evaluate(e, sizes) for e in scatter.target.shape)
     if kernel.loop is None and _is_sorted(costs.scatter, fits, rows, indices, elements):
-        found = sorted_scatter(plan, kernel)
-        blocks = found.blocks(indices if scatter.onto else rows, costs.grids.most_vector_blocks)
-        return GpuSchedule(Form.SCATTER_SORTED, THREADS, blocks, vector=found.vector, scratch=found.scratch)
+        sort_schedule = sorted_scatter(plan, kernel)
+        blocks = sort_schedule.blocks(indices if scatter.onto else rows, costs.grids.most_vector_blocks)
+        return GpuSchedule(
+            Form.SCATTER_SORTED, THREADS, blocks, vector=sort_schedule.vector, scratch=sort_schedule.scratch
+        )
     if fits:
         assert isinstance(row, int)
         return GpuSchedule(Form.SCATTER_ROWS, THREADS, blocks_of(rows, 1, costs.grids.most_blocks), width=row)

@@ -123,8 +123,8 @@ def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> PersistentPhase:
             calls.append(KernelCall(kernel, names[body.text], body))
         parts.append(tuple(calls))
     ordered = [part for run in group_equal_parts(parts) for part in run]
-    given = "const ws_step *step, char *memory, int block, void *const *given"
-    head = f"static __device__ __forceinline__ void {name}({given}) {{"
+    parameters = "const ws_step *step, char *memory, int block, void *const *given"
+    head = f"static __device__ __forceinline__ void {name}({parameters}) {{"
     text = "\n".join([*texts, head, *dispatch(ordered, "step", "given"), "}"])
     return PersistentPhase(name, eligibility.others_blocks(kernels), tuple(c for part in ordered for c in part), text)
 

@@ -120,8 +120,8 @@ class VectorizedLevel:
         for n, s in packed:
             w.emit(f"{STORED[w.buffer_dtype(s.load)]} q{n}[{count}]{'' if self.end is None else ' = {}'};")
         w.emit("#pragma unroll")
-        known = f"{inside} || " if inside else ""
-        condition = "" if self.end is None else f" if ({known}base + e < {self.end})"
+        guard = f"{inside} || " if inside else ""
+        condition = "" if self.end is None else f" if ({guard}base + e < {self.end})"
         with w.block(f"for (int e = 0; e < {count}; e++){condition}"):
             w.emit(f"const {w.int} i{self.axis} = base + e;")
             for i in level.body:

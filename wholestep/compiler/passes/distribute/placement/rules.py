@@ -29,10 +29,10 @@ from wholestep.compiler.passes.lower.decompose import decomposition_over_leaves
 
 
 def placements_of(
-    roots: Iterable[Node], axis: MeshAxis, known: Mapping[Node, Placement] | None = None
+    roots: Iterable[Node], axis: MeshAxis, fixed: Mapping[Node, Placement] | None = None
 ) -> dict[Node, Placement]:
-    """The placement of every node that the roots depend on; those in `known` are not computed."""
-    placements: dict[Node, Placement] = dict(known or {})
+    """The placement of every node that the roots depend on; those in `fixed` are not computed."""
+    placements: dict[Node, Placement] = dict(fixed or {})
     for node in toposort(roots):
         if node not in placements:
             placements[node] = placement_of(node, [placements[i] for i in node.inputs], axis)

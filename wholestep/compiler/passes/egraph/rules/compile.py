@@ -188,43 +188,43 @@ class _Compiler:
 
     def _order(self) -> tuple[Atom, ...]:
         """The atoms, each after the one that binds its e-class; constants first, since they select most."""
-        rest, atoms, known = list(self.terms), [], {ROOT}
+        rest, atoms, bound_registers = list(self.terms), [], {ROOT}
         while rest:
-            bound = [t for t in rest if t.name in known]
+            bound = [t for t in rest if t.name in bound_registers]
             free = [t for t in rest if not any(t.name in other.arguments for other in rest)]
             term = min(bound or free, key=lambda t: t.head != FULL)
-            atoms.append(self._atom(term, known))
+            atoms.append(self._atom(term, bound_registers))
             rest.remove(term)
         return tuple(atoms)
 
-    def _atom(self, term: _Term, known: set[str]) -> Atom:
+    def _atom(self, term: _Term, bound_registers: set[str]) -> Atom:
         literals: list[tuple[int, int | float]] = []
         equal: list[tuple[int, int]] = []
         binds: dict[str, int] = {}
         same: list[tuple[int, int]] = []
-        eclass = self._register(term.name) if term.name in known else ANY_CLASS
+        eclass = self._register(term.name) if term.name in bound_registers else ANY_CLASS
         for position, argument in enumerate(term.arguments):
             if not isinstance(argument, str):
                 literals.append((position, argument))
             elif argument in self.exact:
                 literals.append((position, self.exact[argument]))
-            elif argument in known:
+            elif argument in bound_registers:
                 equal.append((position, self._register(argument)))
             elif argument in binds:
                 same.append((position, binds[argument]))
             else:
                 binds[argument] = position
-        known.update([term.name, *binds])
+        bound_registers.update([term.name, *binds])
         bound = tuple((position, self._register(argument)) for argument, position in binds.items())
         tests = tuple(literals), tuple(equal), tuple(same)
         return Atom(term.head, eclass, self._register(term.name), term.depth, *tests, bound)
 
     def _tensor_types(self, atoms: Sequence[Atom]) -> Iterator[tuple[int, int, bool]]:
-        known = {register for atom in atoms for _, register in atom.binds} | {*map(self._register, self.exact)}
+        registers = {register for atom in atoms for _, register in atom.binds} | {*map(self._register, self.exact)}
         for tensor, type in self.typed:
             register = self._register(type)
-            yield self._register(tensor), register, register in known
-            known.add(register)
+            yield self._register(tensor), register, register in registers
+            registers.add(register)
 
     def _reach(self, atoms: Sequence[Atom], depths: Mapping[Tree, int]) -> int:
         if any(atom.eclass == ANY_CLASS for atom in atoms):

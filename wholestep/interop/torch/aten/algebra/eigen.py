@@ -73,17 +73,17 @@ def _matrix_size(r: AtenRecorder, x: Tensor) -> tuple[int, int]:
     return m, n
 
 
-def eigen(r: AtenRecorder, given: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def eigen(r: AtenRecorder, symmetric: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """Eigenvalues in increasing order, and eigenvectors as columns, of symmetric matrices."""
-    unit = ws.eye(n, dtype=given.dtype).expand(*given.shape)
+    unit = ws.eye(n, dtype=symmetric.dtype).expand(*symmetric.shape)
 
     def step(carry: tuple[Tensor, Tensor], meets: Tensor) -> tuple[Tensor, Tensor]:
         matrix, vectors = carry
         turn = _turns(matrix, meets, n)
         return ws.matmul(_transpose(turn), ws.matmul(matrix, turn)), ws.matmul(vectors, turn)
 
-    matrix, vectors = _swept(r, (given, unit), n, step)
-    values = (matrix * ws.eye(n, dtype=given.dtype)).sum(-1)
+    matrix, vectors = _swept(r, (symmetric, unit), n, step)
+    values = (matrix * ws.eye(n, dtype=symmetric.dtype)).sum(-1)
     order = ws.argsort(values, -1)
     return ws.take_along_axis(values, order, -1), _columns(vectors, order)
 

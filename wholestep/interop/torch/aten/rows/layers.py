@@ -144,11 +144,11 @@ def _grouped_mm(r: AtenRecorder, a: Any, b: Any, offs: Any = None, bias: Any = N
      "_native_batch_norm_legit.default", "cudnn_batch_norm", "miopen_batch_norm")  # fmt: skip
 def _batch_norm(r: AtenRecorder, *args: Any) -> tuple[Any, ...]:
     """A batch norm; the last two results of the functional ops are the next running statistics."""
-    name, given = str(r.node.target), dict(zip((a.name for a in r.node.target._schema.arguments), args))
-    x, weight, bias = r.tensor(given["input"]), r.optional(given["weight"]), r.optional(given["bias"])
-    states = [r.tensor(s) for s in map(given.get, ("running_mean", "running_var")) if s is not None]
+    name, by_name = str(r.node.target), dict(zip((a.name for a in r.node.target._schema.arguments), args))
+    x, weight, bias = r.tensor(by_name["input"]), r.optional(by_name["weight"]), r.optional(by_name["bias"])
+    states = [r.tensor(s) for s in map(by_name.get, ("running_mean", "running_var")) if s is not None]
     eps, share = float(args[-1]), float(args[-2])  # by whatever names
-    if given.get("training", "with_update" in name) or not states:
+    if by_name.get("training", "with_update" in name) or not states:
         out = ws.batch_norm(x, weight, bias, eps=eps)
         states = [old * (1.0 - share) + new * share for old, new in zip(states, batch_statistics(x))]
     else:

@@ -48,7 +48,7 @@ def _scales(rest: Any, named: Any, axes: int) -> list[float | None]:
     return [*single[-axes:]] if len(single) >= axes else [None] * axes
 
 
-def _one_axis(packet: str, given: int, wanted: int, scale: float | None, align: bool) -> Any:
+def _one_axis(packet: str, inputs: int, outputs: int, scale: float | None, align: bool) -> Any:
     """The matrix (outputs, inputs) of a resize along one axis: torch's own resize of unit vectors."""
     mode = "nearest-exact" if "exact" in packet else "nearest" if "nearest" in packet else "bilinear"
     mode = "bicubic" if "bicubic" in packet else mode
@@ -56,9 +56,11 @@ def _one_axis(packet: str, given: int, wanted: int, scale: float | None, align: 
     if mode in ("bilinear", "bicubic"):
         options |= {"align_corners": align, "antialias": packet in _SMOOTH}
     size = (
-        {"size": (given, wanted)} if scale is None else {"scale_factor": (1.0, scale), "recompute_scale_factor": False}
+        {"size": (inputs, outputs)}
+        if scale is None
+        else {"scale_factor": (1.0, scale), "recompute_scale_factor": False}
     )
-    unit = torch.eye(given, dtype=torch.float64).reshape(1, 1, given, given)
+    unit = torch.eye(inputs, dtype=torch.float64).reshape(1, 1, inputs, inputs)
     return torch.nn.functional.interpolate(unit, **size, **options)[0, 0]
 
 
