@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks import (
     adamw,
+    augment,
     deadlines,
     epochs,
     estimates,
@@ -95,6 +96,10 @@ def parser() -> argparse.ArgumentParser:
     packed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     packed.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     packed.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    changed = commands.add_parser("augment", help="augmentations inside a step of LeNet-5 beside the plain step")
+    changed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    changed.add_argument("--rounds", type=int, default=30, help="interleaved rounds (default: %(default)s)")
+    changed.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
     whole = commands.add_parser("epoch", help="whole epochs of ws.fit against loops of torch and JAX")
     whole.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     whole.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
@@ -244,9 +249,10 @@ def main() -> int:
                 raise BenchmarkError(f"no case {strangers[0]!r}; expected some of {', '.join(insight.CASES)}")
             result = insight.run(arguments.cases or list(insight.CASES), arguments.rounds, arguments.threads)
             show = insight.show
-        elif arguments.command == "ragged":
+        elif arguments.command in ("augment", "ragged"):
             check_threads(arguments.threads)
-            result, show = ragged.run(arguments.rounds, arguments.threads), ragged.show
+            benchmark = {"augment": augment, "ragged": ragged}[arguments.command]
+            result, show = benchmark.run(arguments.rounds, arguments.threads), benchmark.show
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
             result = metrics.run(arguments.threads)

@@ -11,7 +11,7 @@ from wholestep.compiler.ir.types import (
     int64 as int64, uint8 as uint8,
 )
 from wholestep.compiler.frontend.step import Spec as Spec, Step as Step, step as step
-from wholestep.compiler.frontend.gradients import gradients as gradients
+from wholestep.compiler.frontend.gradients import gradients as gradients, hessian as hessian, jacobian as jacobian
 from wholestep.compiler.frontend.functions.primitives import stop_gradient as stop_gradient
 from wholestep.compiler.frontend.control.custom_gradient import custom_gradient as custom_gradient
 from wholestep.optim import runtime as runtime
@@ -104,6 +104,10 @@ from wholestep.compiler.frontend.shape.axes import (
     unsqueeze as unsqueeze,
 )
 from wholestep.compiler.frontend.functions.einsum import einsum as einsum
+from wholestep.compiler.frontend.functions.linear_algebra import (
+    cholesky as cholesky, det as det, inv as inv, slogdet as slogdet, solve as solve,
+    solve_triangular as solve_triangular,
+)
 
 # networks of other libraries
 from wholestep.interop.torch.aten import (

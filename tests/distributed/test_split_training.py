@@ -221,7 +221,7 @@ def test_a_grid_without_marks_is_told(caplog: pytest.LogCaptureFixture) -> None:
             split.perceptron,
             {"workers": ws.Workers(model=2), "device": "reference"},
             OptionError,
-            "model=2: layers are divided among CPUs or GPUs; device='reference' keeps them whole. Train with",
+            "model=2: layers are divided among CPUs or GPUs; device='reference' does not divide them. Train with",
         ),
     ],
 )

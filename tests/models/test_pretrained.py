@@ -238,7 +238,7 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path) -> None:
         ws.load_pretrained(shards)
     index = shards / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"wte.weight": "../odd/model.safetensors"}}))
-    with pytest.raises(CheckpointError, match="which lies outside of its folder"):
+    with pytest.raises(CheckpointError, match="which is outside of its folder"):
         ws.load_pretrained(shards)
     index.write_text(json.dumps({"weight_map": {"nothing": "model-00001-of-00002.safetensors"}}))
     with pytest.raises(

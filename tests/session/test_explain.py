@@ -84,7 +84,7 @@ def test_without_the_e_graph_there_is_no_story(tmp_path: Path) -> None:
     plain = ws.build_session(network(), batch_size=8, device="null", options=options)
     assert plain.explain("loss").stages == ()
     alone = ws.Session(plain.plan, device="null", options=options)
-    with pytest.raises(UsageError, match="made from a plan alone and cannot compile an explanation"):
+    with pytest.raises(UsageError, match="built from a plan alone and cannot compile an explanation"):
         alone.explain("loss")
 
 

@@ -252,7 +252,7 @@ def test_g16_a_session_from_a_plan_alone(tmp_path) -> None:
     session = ws.Session(loaded)  # the plan knows how its states begin: same seed, same bits
     for _ in range(3):
         assert session.step(**small_input()).loss == built.step(**small_input()).loss
-    with pytest.raises(UsageError, match="made from a plan alone"):
+    with pytest.raises(UsageError, match="built from a plan alone"):
         session.predict(**small_input())
 
 

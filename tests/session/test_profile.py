@@ -235,7 +235,7 @@ def test_layers_of_a_step_with_a_limit_of_memory() -> None:
 
 def test_what_has_no_layers(of_mlp: tuple[ws.Session, Profile], session: ws.Session) -> None:
     _, found = of_mlp
-    with pytest.raises(ws.errors.UsageError, match="made from a plan alone, which does not store the layers"):
+    with pytest.raises(ws.errors.UsageError, match="built from a plan alone, which does not store the layers"):
         replace(found, layers=KernelLayers(None, found.layers.plans)).by_layer()
     with pytest.raises(ws.errors.UsageError, match="planning again gave another plan than the profiled one"):
         replace(found, layers=KernelLayers(session._programs.compiled, found.layers.plans)).by_layer()

@@ -421,7 +421,7 @@ def test_a_device_that_does_not_run_checks_nothing() -> None:
 
 def test_a_session_made_from_a_plan_alone_says_so() -> None:
     plan, _ = ws.compile_training_graph(mlp(), batch_size=16)
-    assert "not checked against the interpreter: the session was made from a plan alone" in note(ws.Session(plan))
+    assert "not checked against the interpreter: the session was built from a plan alone" in note(ws.Session(plan))
 
 
 def test_verify_is_a_bool_or_none() -> None:

@@ -240,7 +240,7 @@ WRONG_MANIFESTS: list[tuple[str, Callable[[Any], Any]]] = [
     ("position is", lambda b: b["position"].update(epoch="x")),
     ("other fields", lambda b: b.pop("logs")),
     ("logs is", lambda b: b.update(logs={"loss": "x"})),
-    ("its files count other steps", lambda b: b.update(step=7)),
+    ("have different numbers of steps", lambda b: b.update(step=7)),
     ("this is not a history", lambda b: b.update(history={})),
     ("nowhere", lambda b: b.update(callbacks={"EarlyStopping.0": {"$array": "nowhere"}})),
 ]

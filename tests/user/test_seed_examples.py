@@ -154,7 +154,7 @@ def test_a_cached_session_logs_hit_miss_and_save(tmp_path: Path, caplog: pytest.
     assert "no valid cache" not in second
     assert "saved" not in second
     assert "no valid cache" in (third := logged(batch_size=8))
-    assert "it was made from another graph, optimizer, capacity, device, option or version" in third
+    assert "it is for another graph, optimizer, capacity, device, option or version" in third
     path.write_bytes(b"nothing")
     with pytest.warns(UserWarning, match="is not used"):
         assert "the step is planned: this is not a plan file" in logged(batch_size=8)

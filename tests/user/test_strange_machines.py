@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -88,6 +89,18 @@ def test_in_a_home_that_cannot_be_written_doctor_names_the_variable(monkeypatch:
     assert code == 0  # it works, with a temporary folder
     assert lines["cache"].endswith("NOT KEPT: /proc/no-folder/can/be/made/here cannot be written")
     assert lines["to-do"].startswith("export WHOLESTEP_CACHE_DIR=")
+
+
+def test_on_windows_the_commands_are_those_of_powershell(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = SimpleNamespace(platform="win32", executable=r"C:\Program Files\python.exe")
+    monkeypatch.setattr(doctor, "sys", there)
+    monkeypatch.setattr(machine, "cache_folder", lambda: (Path("C:/cache"), "C:/cache cannot be written"))
+    monkeypatch.delenv("CC", raising=False)
+    install, cache = doctor.remedies({"compiler": OSError()})[:2]
+    assert install == r'& "C:\Program Files\python.exe" -m pip install "wholestep[cc]"'
+    assert cache.startswith('$env:WHOLESTEP_CACHE_DIR = "')
+    monkeypatch.setenv("CC", "gone")
+    assert doctor.remedies({"compiler": OSError()})[0] == "Remove-Item Env:CC"
 
 
 def test_too_little_memory_for_a_compiler_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

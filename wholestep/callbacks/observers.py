@@ -24,7 +24,7 @@ class Observer(Protocol):
 
 
 class ConsoleObserver:
-    """Prints a table of activations every so many steps.  Example: `ws.fit(..., observer=ws.ConsoleObserver(100))`.
+    """Prints a table of activations every n steps.  Example: `ws.fit(..., observer=ws.ConsoleObserver(100))`.
 
     Args:
         tensors: in place of the outputs of all layers, those of some, tensors named by `keep(name)`, and gradients:

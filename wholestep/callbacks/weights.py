@@ -40,13 +40,13 @@ class Histogram:
 class WeightStatistics(Callback):
     """Measures the weights after epochs: `norm/<name>` and `update_ratio/<name>` in the history and in every log.
 
-    The update ratio is |w - w before| / |w before| since the last time, at first since the run began; NaN if the
+    The update ratio is |w - w before| / |w before| since the last measurement, or the start of the run; NaN if the
     weights were 0.  A ratio near 0 means a learning rate that is too small, or no gradient.  `histograms[name]` has
     one of each time, which `ws.TensorBoardLogger` shows too.
 
     Args:
         per: "parameter", or "layer": the parameters of a module together; those outside of layers are "model".
-        every: after every so many epochs.
+        every: the number of epochs between measurements.
         bins: the number of bins of a histogram.
 
     Example: `ws.fit(..., callbacks=[ws.WeightStatistics(per="layer")])["update_ratio/0"]`.

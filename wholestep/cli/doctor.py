@@ -69,12 +69,15 @@ def remedies(failures: Mapping[str, Exception]) -> list[str]:
     """The one command that mends each thing that failed, or that makes every start slow."""
     from wholestep.options import CompileOptions
 
-    advice = []
+    advice, on_windows = [], sys.platform == "win32"  # its shell is PowerShell
+    python = f'& "{sys.executable}"' if on_windows else shlex.quote(sys.executable)
     if "compiler" in failures:
         named = CompileOptions().compiler_command
-        advice.append("unset CC" if named else f'{shlex.quote(sys.executable)} -m pip install "wholestep[cc]"')
+        unset = "Remove-Item Env:CC" if on_windows else "unset CC"
+        advice.append(unset if named else f'{python} -m pip install "wholestep[cc]"')
     if machine.cache_folder()[1]:
-        advice.append("export WHOLESTEP_CACHE_DIR=/a/folder/that/you/can/write    # else every process compiles again")
+        assign = '$env:WHOLESTEP_CACHE_DIR = "{}"' if on_windows else "export WHOLESTEP_CACHE_DIR={}"
+        advice.append(f"{assign.format('/a/folder/that/you/can/write')}    # else every process compiles again")
     if machine.usable_bytes() < machine.LEAST_BYTES:
         advice.append(
             f"ulimit -v {machine.LEAST_BYTES >> 10}    # or give the container 512 MiB of memory: compilers need it"

@@ -74,6 +74,18 @@ def compare(one: Run, other: Run, script: ScriptOfRun = None) -> None:
 
 
 @report_errors
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or checkpoints in single files.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one HTML file with the curves, settings and checkpoints of runs, which opens without a server."""
+    from wholestep.web.report import write_report
+
+    page = write_report(runs, output)
+    print(f"{page}: {page.stat().st_size:,} bytes; open it in a browser")
+
+
+@report_errors
 def branch(
     run: Annotated[str, typer.Argument(help="A run and a step of it: runs/a@1200.")],
     set: Annotated[list[str] | None, typer.Option("--set", help="A setting that differs: optimizer.lr=1e-4.")] = None,

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from wholestep.compiler.frontend.step import ROW_NUMBERS
 from wholestep.data.order import Poisson, RankRows, Rows, Sampler, Sequential, Shuffled, scatter_rows
 from wholestep.data.row_samplers import RowSampler
 from wholestep.data.sources import RowSource, Stream, as_source
-from wholestep.data.table import Array, Batch, Table
+from wholestep.data.table import INPUT, Array, Batch, Table, with_row_numbers
 from wholestep.data.transforms import Transform, TransformDraw
 from wholestep.errors import InputError, OptionError, UsageError, WholestepError
 
@@ -82,6 +83,7 @@ class DataLoader:
         self._sought = False  # the position was set by `seek`, so the next loop begins there
         self._stream: Iterator[Batch] | None = None  # of an iterable: its batches from the current position on
         self._passed = 0  # rows of a stream that were yielded in this epoch
+        self.numbers_rows = False  # do batches have the number of each row, for augmentations?
         self.own: RankRows | None = None  # with several workers, the rows that this worker reads
         if isinstance(self.source, Stream) and (sampler is not None or drop_last):
             raise UsageError("DataLoader: an iterable decides its own order and batches; leave out sampler, drop_last.")
@@ -180,7 +182,9 @@ class DataLoader:
         An epoch has `len(loader)` batches of it.
         """
         plain = self._visits_every_row and not self.transforms
-        return self.source if plain and isinstance(self.source, Table) else None
+        if not plain or not isinstance(self.source, Table):
+            return None
+        return with_row_numbers(self.source) if self.numbers_rows else self.source
 
     def every_row(self) -> Table | None:
         """The data set if an epoch visits each row exactly once, without transforms."""
@@ -276,9 +280,11 @@ class DataLoader:
 
     def transformed(self, batch: Batch, rows: Rows, epoch: int) -> Batch:
         """A batch after all transforms; `rows` are the row numbers of its examples, which key the random ones."""
-        if not self.transforms:
-            return batch
-        return Batch(self._apply(batch.inputs, rows, epoch), batch.targets, batch.weights)
+        inputs = self._apply(batch.inputs, rows, epoch) if self.transforms else batch.inputs
+        if self.numbers_rows:
+            named = inputs if isinstance(inputs, Mapping) else {INPUT: inputs}
+            inputs = {**named, ROW_NUMBERS: np.asarray(rows, np.int32)}
+        return batch if inputs is batch.inputs else Batch(inputs, batch.targets, batch.weights)
 
     def _apply(self, inputs: Any, rows: Rows, epoch: int) -> Any:
         if isinstance(inputs, Mapping):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import numpy as np
 
+from wholestep.compiler.frontend.step import ROW_NUMBERS
 from wholestep.compiler.ir.masked_arrays import is_data_set, is_sparse, refuse_mask
 from wholestep.compiler.ir.types import letter_of
 from wholestep.errors import InputError, ShapeError, UsageError
@@ -86,6 +87,12 @@ class Table:
             {name: a[rows] for name, a in self.targets.items()},
             None if self.weights is None else self.weights[rows],
         )
+
+
+def with_row_numbers(table: Table) -> Table:
+    """The table with the number of each row as one more input."""
+    numbers = np.arange(len(table), dtype=np.int32)
+    return replace(table, inputs={**table.inputs, ROW_NUMBERS: numbers})
 
 
 def _single(columns: Columns, name: str) -> Any:

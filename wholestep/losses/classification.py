@@ -211,7 +211,7 @@ def binary_cross_entropy_with_logits_loss(
         # imported here because few losses need it
         from wholestep.compiler.frontend.functions.activations import softplus
 
-        # t counts w times, which adds (w - 1)·t·softplus(-x).
+        # The term t·softplus(-x) of a positive target has the factor w: (w - 1)·t·softplus(-x) is added.
         values = values + (as_tensor(pos_weight) - 1.0) * t * softplus(-logits)
     return reduce(name, values, reduction, sample_weight)
 

@@ -31,7 +31,7 @@ def ctc_loss(
 ) -> Tensor:
     """The negative log-probability of the labels, summed over all alignments (Graves et al., 2006).
 
-    A step writes a class or the blank; equal classes side by side are one label.  The mean divides each row by the
+    A step writes a class or the blank; adjacent equal classes are one label.  The mean divides each row by the
     number of its labels first, as in torch.
 
     Args:

@@ -119,8 +119,8 @@ class MeanAveragePrecision:
         """The results `map`, `map_50`, `map_75`, `map_small` and so on; mean recalls are `mar_1`, `mar_10`, `mar_100`,
         `mar_small`.
 
-        `classes` are the labels of objects and detections, in order, and `map_per_class` their mAP.  What there are no
-        objects for is NaN.
+        `classes` are the labels of objects and detections, in order, and `map_per_class` their mAP.  A class
+        or size without objects has the result NaN.
         """
         classes = sorted({int(c) for both in self._images for objects in both for c in objects.labels})
         most = self.max_detections[-1]

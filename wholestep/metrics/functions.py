@@ -30,7 +30,7 @@ WEIGHT = "sample_weight"
 
 @dataclass(eq=False)
 class OfFunction(Metric):
-    """A metric made from a function, under the name of the function."""
+    """A metric that calls a function, under the name of the function."""
 
     function: Callable[..., Any]
     better: bool | None = field(default=None, kw_only=True)

@@ -123,7 +123,7 @@ class RetrievalMAP(OfLists):
     higher_is_better: ClassVar[bool | None] = True
 
     def of_ranked(self, relevance: Any, places: Array) -> Any:
-        found = (relevance * cumsum(relevance) * (self._counts(places) / places)).sum(1)
+        precisions = (relevance * cumsum(relevance) * (self._counts(places) / places)).sum(1)
         relevant = relevance.sum(1)
         most = float(self.k or len(places))
-        return found / maximum(where(relevant > most, most + 0.0 * relevant, relevant), 1.0)
+        return precisions / maximum(where(relevant > most, most + 0.0 * relevant, relevant), 1.0)

@@ -138,14 +138,14 @@ class BLEU(OfSequences):
         return np.array([*matches, len(hypothesis), nearest], np.float64)
 
     def _result(self, sums: Array) -> float:
-        found, total = sums[:-2:2].copy(), sums[1:-2:2].copy()
+        matches, total = sums[:-2:2].copy(), sums[1:-2:2].copy()
         if self.smooth:
-            found[1:], total[1:] = found[1:] + 1.0, total[1:] + 1.0
-        if not found.all():
+            matches[1:], total[1:] = matches[1:] + 1.0, total[1:] + 1.0
+        if not matches.all():
             return 0.0
         length, reference = sums[-2:]
         penalty = min(0.0, 1.0 - reference / length)
-        return float(np.exp(penalty + np.log(found / total).mean()))
+        return float(np.exp(penalty + np.log(matches / total).mean()))
 
 
 def _grams(tokens: Tokens, n: int) -> Counter[tuple[Any, ...]]:

@@ -13,7 +13,9 @@ from wholestep.optim.algorithms.lbfgs import LBFGS as LBFGS
 from wholestep.optim.algorithms.sign_based import Rprop as Rprop
 from wholestep.optim.algorithms.prodigy import Prodigy as Prodigy
 from wholestep.optim.wrappers.sam import SAM as SAM
-from wholestep.optim.algorithms.averaging import ScheduleFreeAdamW as ScheduleFreeAdamW, ScheduleFreeSGD as ScheduleFreeSGD
+from wholestep.optim.algorithms.averaging import (
+    ScheduleFreeAdamW as ScheduleFreeAdamW, ScheduleFreeSGD as ScheduleFreeSGD,
+)
 from wholestep.optim.algorithms.sgd import SGD as SGD
 from wholestep.optim.algorithms.adam import AMSGrad as AMSGrad, Adam as Adam, AdamW as AdamW
 from wholestep.optim.algorithms.adafactor import Adafactor as Adafactor

@@ -45,7 +45,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def formula(self, n: Value, v: FormulaNumbers) -> Value:
-        """The value at `n` with the numbers `v`; all are floats, or all are tensors."""
+        """The value at step `n` with the constants `v` of the schedule; all are floats, or all are tensors."""
 
     def numbers(self) -> dict[str, float | None]:
         """The numbers of the formula by name; those of a nested schedule are called `<field>.…`."""

@@ -81,7 +81,7 @@ class Hyperparameters:
     def set_optimizer(self, optimizer: Optimizer | str) -> None:
         """Train with another optimizer; parameters are kept.
 
-        If only its numbers differ, its states are kept and nothing is compiled; otherwise its states are reset,
+        If only its hyperparameters differ, its states are kept and nothing is compiled; otherwise its states are reset,
         as by `reset_optimizer`.
         """
         programs = self._programs

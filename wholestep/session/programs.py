@@ -73,12 +73,12 @@ class Programs:
                     self.scalars.declare(scalar_name(target, number), value)
 
     def need(self, what: str) -> Plans:
-        """The definition that entry points are compiled from; UsageError for a session made from a plan alone."""
+        """The definition that entry points are compiled from; UsageError for a session built from a plan alone."""
         if self.closed:
             refuse_closed()
         if self.compiled is None:
             raise UsageError(
-                f"this session was made from a plan alone and cannot compile {what}. Use ws.build_session(graph)."
+                f"this session was built from a plan alone and cannot compile {what}. Use ws.build_session(graph)."
             )
         return self.compiled
 

@@ -230,7 +230,7 @@ class Session:
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """The parameters that a step reads; for a session made from a plan, which does not distinguish them, all
+        """The parameters that a step reads; for a session built from a plan, which does not distinguish them, all
         states.
         """
         return self._programs.parameter_names

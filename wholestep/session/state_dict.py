@@ -146,7 +146,7 @@ def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict:
 @contextmanager
 def undone_steps(programs: Programs) -> Iterator[Mapping[str, AnyArray]]:
     """The steps of this block are undone: every state, scalar and counter is restored.  Yields the states before."""
-    programs.take_turn()  # these steps count in the state that is restored afterwards
+    programs.take_turn()  # the update counters are this session's while its steps run
     counted, state = state_dict(programs), programs.state
     before = {n: state.get(n) for n in state.names}
     try:

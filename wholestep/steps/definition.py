@@ -35,6 +35,7 @@ from wholestep.steps.states import clocks_of, first_values
 from wholestep.steps.train import train_graph
 
 if TYPE_CHECKING:
+    from wholestep.data.augment import Augmentations
     from wholestep.steps.micro_batches import MicroBatchGraphs
 
 Model = Module | Graph | Step
@@ -316,11 +317,12 @@ def as_graph(
     targets: Inputs | None,
     loss: Any,
     loss_weights: Mapping[str, float] | None = None,
+    augmentations: Augmentations | None = None,
 ) -> Graph | Step:
     """A module and its loss as a graph; graphs and steps are returned unchanged."""
     if isinstance(model, Module):
-        return training_graph(model, inputs, targets, loss, loss_weights)
-    if any(argument is not None for argument in (inputs, targets, loss, loss_weights)):
+        return training_graph(model, inputs, targets, loss, loss_weights, augmentations)
+    if any(argument is not None for argument in (inputs, targets, loss, loss_weights, augmentations)):
         raise UsageError(
             "inputs=, targets=, loss= and loss_weights= describe a module; a graph or step declares its own."
         )

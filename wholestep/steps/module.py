@@ -6,12 +6,12 @@ import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wholestep import losses
 from wholestep.compiler.frontend.graph import Graph, record_into
 from wholestep.compiler.frontend.layers.segments import OFFSETS, PackedSegments, packed_rows
-from wholestep.compiler.frontend.step import Spec
+from wholestep.compiler.frontend.step import ROW_NUMBERS, Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import LOSS, fail, record_for_layer
 from wholestep.errors import OptionError, ShapeError, UsageError
@@ -20,8 +20,12 @@ from wholestep.nn.module.module import MEANINGS, SEEN, Module
 from wholestep.nn.module.trace import trace_of
 from wholestep.steps.states import share_state
 
+if TYPE_CHECKING:
+    from wholestep.data.augment import Augmentations
+
 Inputs = Spec | Mapping[str, Spec]
 T = TypeVar("T")
+FOR_ROWS = (OFFSETS, ROW_NUMBERS)  # inputs that describe the rows of a batch, and are no arguments of `forward`
 
 
 def record_inputs(graph: Graph, inputs: Inputs) -> dict[str, Tensor]:
@@ -44,7 +48,8 @@ def _call_model(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) ->
 
         check_segments(type(model).__name__, inputs, partial(_record_packed, model))
         return _call_packed(model, inputs, tensors)[1]
-    return _call_plain(model, inputs, tensors)
+    rows = {name: t for name, t in tensors.items() if name not in FOR_ROWS}
+    return _call_plain(model, without_row_inputs(inputs), rows)
 
 
 def _record_packed(model: Module, graph: Graph, inputs: Mapping[str, Spec]) -> tuple[PackedSegments, list[Tensor]]:
@@ -58,17 +63,17 @@ def _call_packed(
     model: Module, inputs: Mapping[str, Spec], tensors: Mapping[str, Tensor]
 ) -> tuple[PackedSegments, Any]:
     """The segments of packed rows, and what a model returns for their other inputs."""
-    rows = {name: t for name, t in tensors.items() if name != OFFSETS}
+    rows = {name: t for name, t in tensors.items() if name not in FOR_ROWS}
     segments = PackedSegments(tensors[OFFSETS], next(iter(rows.values())).shape[1])
     with packed_rows(segments):
-        return segments, _call_plain(model, without_offsets(inputs), rows)
+        return segments, _call_plain(model, without_row_inputs(inputs), rows)
 
 
-def without_offsets(inputs: Inputs) -> Inputs:
-    """The inputs of a model without the offsets of packed rows, which its `forward` does not take."""
-    if isinstance(inputs, Spec) or OFFSETS not in inputs:
+def without_row_inputs(inputs: Inputs) -> Inputs:
+    """The inputs of a model without those about its rows, which its `forward` does not take."""
+    if isinstance(inputs, Spec) or not {*FOR_ROWS} & {*inputs}:
         return inputs
-    rest = {name: spec for name, spec in inputs.items() if name != OFFSETS}
+    rest = {name: spec for name, spec in inputs.items() if name not in FOR_ROWS}
     return rest["x"] if [*rest] == ["x"] else rest
 
 
@@ -156,7 +161,7 @@ def forward_graph(model: Module, inputs: Inputs) -> tuple[Graph, Any]:
         trace_of(graph, model)
         out = _call_model(model, inputs, record_inputs(graph, inputs))
         graph.set_outputs(_outputs_by_name(model, out))
-    _remember_inputs(model, without_offsets(inputs))
+    _remember_inputs(model, without_row_inputs(inputs))
     share_state(graph, model)
     return graph, out
 
@@ -171,6 +176,7 @@ def training_graph(
     targets: Inputs | None,
     loss: Any,
     weights: Mapping[str, float] | None = None,
+    augmentations: Augmentations | None = None,
 ) -> Graph:
     """The graph of a model with its loss: inputs `x` and `labels`, or the names of the dicts."""
     if inputs is None or loss is None:
@@ -180,12 +186,18 @@ def training_graph(
         # modules that the loss calls are named after its variables
         graph.recorded_by = loss if callable(loss) else None
         trace_of(graph, model)
-        outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
+        tensors = record_inputs(graph, inputs)
+        if augmentations is not None:
+            from wholestep.steps.augment import augment_inputs, mixed_loss  # imported here because few runs augment
+
+            tensors, share = augment_inputs(graph, tensors, augmentations)
+            loss = loss if share is None else mixed_loss(loss, share)
+        outputs = record_outputs(model, inputs, tensors)
         aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
         with record_for_layer(LOSS):
             total = sum_losses(graph, _with_penalties(graph, _loss(loss, outputs, aims)), weights)
         graph.set_outputs({"loss": total, **outputs})
-    _remember_inputs(model, without_offsets(inputs))
+    _remember_inputs(model, without_row_inputs(inputs))
     if meanings := {name: m for name, t in outputs.items() if (m := graph.meanings.get(t.node)) is not None}:
         model.__dict__[MEANINGS] = meanings
     share_state(graph, model)

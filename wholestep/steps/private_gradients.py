@@ -56,7 +56,7 @@ def private_slopes(
     batch = batch_symbol(graph, "privacy=")
     _refuse_updates(graph, batch)
     whole = step.to_ir()
-    for forward_pass in (*BEFORE_GRADIENTS, expand_gradients):  # a transposed convolution is a gradient
+    for forward_pass in (*BEFORE_GRADIENTS, expand_gradients):  # a transposed convolution is recorded as a gradient
         whole = forward_pass(whole)
     whole, slopes, penalties = _expand(step, whole, params, batch)
     final = _over(step, whole)

@@ -85,7 +85,9 @@ def _row_values(
         values[ROW_LOSS] = row_losses(expanded_loss, Contributions(batch), batch)
     if needs_gradients:
         named = dict(zip(gradients, expanded_gradients, strict=True))
-        squares = gradient_square_norms(named, Contributions(batch))
+        contributions = Contributions(batch)
+        squares = gradient_square_norms(named, contributions)
+        expanded = contributions.shared(expanded)
         scale = b.expand_to(b.count(rows, squares.type.dtype), squares.type.shape, ())
         values[ROW_NORM] = b.mul(b.unary("sqrt", squares), scale)
     return ir.IRGraph(expanded.outputs[:count], expanded.updates, expanded.inputs), values

@@ -28,6 +28,7 @@ DEFINED_BY_STEP = {
     "loss": "the first output that it returns is the loss",
     "optimizer": "ws.Adam().update(g, params, grads) there",
     "loss_weights": "multiply the parts of its loss there",
+    "augment": "change its inputs there",
     "class_weight": "ws.losses.cross_entropy(scores, labels, class_weight=[...]) there",
     "accumulate": "it makes one update of each batch; give a larger batch_size",
     "per_micro_batch": "it makes one update of each batch",

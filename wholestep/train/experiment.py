@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -23,7 +24,7 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.order import Sampler
 from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
-from wholestep.data.table import Table
+from wholestep.data.table import Table, with_row_numbers
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.nn.layers.table_encoding import encoding_metadata
 from wholestep.nn.module.freezing import refuse_all_frozen
@@ -51,14 +52,14 @@ from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import optimizer_of, resolve_schedule
 from wholestep.train.lint.lint import log_findings
 from wholestep.train.lint.rules import LintedRun
-from wholestep.train.private_run import private_run
-from wholestep.train.row_sampling import sampled_run
+from wholestep.train.row_sampling import private_run, sampled_run
 from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
 from wholestep.train.worker_sync import as_launched, begin_together, locked_folders
 
 if TYPE_CHECKING:
+    from wholestep.data.augment import Augmentations
     from wholestep.data.tables.encoder import Encoder
     from wholestep.distributed.workers import Workers
 
@@ -86,7 +87,7 @@ class Experiment:
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`; or `ws.data.Holdout`: by class, or whole groups.
         validate_every: epochs between two validations; the last epoch always has one.
-        validate_every_steps: also validate inside an epoch, after every so many of its steps: `history.validations`.
+        validate_every_steps: also validate within an epoch, each time after this many steps: `history.validations`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
             The parts of a loss (of each output; of a function that returns a dict) are added up and logged:
             `history["<part>_loss"]`.
@@ -102,6 +103,8 @@ class Experiment:
             without validation) after every epoch.
         metrics: names, objects or functions of predictions and targets, e.g. `["accuracy", my_function]`; or a dict of
             such lists by output.
+        augment: changes of the inputs in training steps, compiled into them and keyed by (seed, epoch, row): one or
+            several such as `[ws.data.RandomAffine(degrees=10), ws.data.MixUp(0.2)]`; or a dict of them by input.
         encoder: how the columns of a frame become numbers, fitted to the training rows and stored with the model, whose
             `predict` applies it. `ws.models.Tabular` has one by default.
         within: the time of the whole call, with compilation: seconds, or "60s", "5m", "1h".  It trains as many epochs
@@ -188,6 +191,7 @@ class Experiment:
     optimizer: Optimizer | str | None = None
     schedule: Any = None
     metrics: Any = ()
+    augment: Any = None
     encoder: Encoder | None = None
     epochs: int = 1
     within: float | str | None = None
@@ -300,6 +304,8 @@ class Experiment:
         run, loader = sampled_run(self, loader)
         if self.privacy is not None:
             run, loader = private_run(run, loader)
+        if self.augment:
+            loader, held = _with_row_numbers(loader, held)
         session = run._over_module(self.model, loader, held)
         return run._trainer(session, loader, held, self._config), loader
 
@@ -339,6 +345,7 @@ class Experiment:
             self,
             schedule=resolve_schedule(self.schedule, self.epochs, updates, modes_of(as_measures(self.metrics))),
             metrics=with_room(self.metrics, rows_to_measure(loader, held)),
+            augment=_augmentations(self),
             batch_size=batch_capacity(loader, described.batch.rows, exact=self.per_micro_batch),
             per_row=_row_values(self.per_row, loader),
             gradient_norm=self.gradient_norm or self.clip_norm is not None,
@@ -408,6 +415,21 @@ def _schedule_over(run: Experiment, schedule: Planned, steps: int) -> Schedule:
     rate = getattr(run.optimizer, "lr", None)
     planned = schedule.over(max(steps, schedule.warmup + 1))
     return planned if rate is None else planned.bound(float(rate))
+
+
+def _with_row_numbers(loader: DataLoader, held: Table | None) -> tuple[DataLoader, Table | None]:
+    """The data with the number of each row, which augmentations are keyed by; validation does not use it."""
+    numbered = copy(loader)
+    numbered.numbers_rows = True
+    return numbered, None if held is None else with_row_numbers(held)
+
+
+def _augmentations(run: Experiment) -> Augmentations | None:
+    if not run.augment:
+        return None
+    from wholestep.data.augment import Augmentations  # imported here because few runs augment
+
+    return Augmentations.of(run.augment, run.data_seed)
 
 
 def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:

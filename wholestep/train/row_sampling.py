@@ -1,4 +1,4 @@
-"""A run whose rows are drawn by their losses or gradient norms in the epochs before, such as by `ws.data.Hard`."""
+"""Runs whose rows are drawn at random: by their losses or gradient norms before (`ws.data.Hard`), or for privacy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import numpy as np
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.list import CallbackList
+from wholestep.callbacks.privacy_ledger import PrivacyLedger
 from wholestep.callbacks.run import Logs
 from wholestep.data.loader import DataLoader
+from wholestep.data.order import Poisson, Shuffled
 from wholestep.data.row_samplers import RowSampler
 from wholestep.data.sources import Stream
 from wholestep.data.table import Table
+from wholestep.errors import UsageError
+from wholestep.privacy.settings import capacity_for
 
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
@@ -70,3 +74,24 @@ def sampled_run(run: Experiment, loader: DataLoader) -> tuple[Experiment, DataLo
     drawn.sampler = sampler
     names = dict.fromkeys((*run.per_row, sampler.by))
     return replace(run, per_row=tuple(names), callbacks=[RowFeedback(sampler), *CallbackList(run.callbacks)]), drawn
+
+
+def private_run(run: Experiment, loader: DataLoader) -> tuple[Experiment, DataLoader]:
+    """The run with its noise and a ledger, and the loader with batches that are drawn."""
+    assert run.privacy is not None
+    if isinstance(loader.source, Stream) or not isinstance(loader.sampler, Shuffled) or loader.drop_last:
+        raise UsageError(
+            "privacy= draws every batch from all rows: give arrays, frames, or a data set with len(), and leave out "
+            "shuffle=False, drop_last= and sampler=."
+        )
+    if run.within is not None or run.overfit_batches is not None:
+        raise UsageError("privacy= needs the number of steps before the run: leave out within= and overfit_batches=.")
+    rows = len(loader.source)
+    batch_size = min(loader.batch_size, rows)
+    drawn = copy(loader)
+    drawn.batch_size = capacity_for(rows, batch_size / rows)
+    drawn.sampler = Poisson(batch_size, drawn.batch_size)
+    steps = run.epochs * len(drawn)
+    privacy = run.privacy.for_run(rows, batch_size, steps)
+    ledger = PrivacyLedger(privacy, batch_size / rows, steps)
+    return replace(run, privacy=privacy, callbacks=[ledger, *CallbackList(run.callbacks)]), drawn

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM or a closed terminal in a run with checkpoints: the current steps are finished and saved first."""
+"""Ctrl-C, SIGTERM and SIGHUP in a run with checkpoints: the current steps are finished and saved first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_ignored(number: signal.Signals) -> bool:
 
 
 class Receiver(Protocol):
-    """What a signal asks to stop: a run, or several."""
+    """The target of a signal: one run, or several."""
 
     def receive(self, signal: int, name: str) -> None:
         """Finish the current steps, save, and end."""

@@ -12,14 +12,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from wholestep.errors import CheckpointError
+from wholestep.nn.state.weights import temporary_for
+
 PAGE = Path(__file__).parent
-ENTRY = "main"
+ENTRIES = {"page": "main", "report": "report"}  # the module that starts each page
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.mjs";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function\*?|class|const) (\w+))", re.MULTILINE)
 
 
-def script(sources: Mapping[str, str], entry: str = ENTRY) -> str:
-    """ES modules by name as one classic script, which a page and a worker made of its text run alike."""
+def script(sources: Mapping[str, str], entry: str) -> str:
+    """ES modules by name as one classic script, which runs in the page and, started from its own text, in a worker."""
     done: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -47,38 +50,60 @@ def page_sources() -> dict[str, str]:
     return {file.stem: file.read_text(encoding="utf-8") for file in files}
 
 
-def html(description: Mapping[str, Any], step: str, files: Mapping[str, bytes], *, title: str, version: str) -> str:
-    """The page: its description, the module of the program's interface (`step`), and files by the id of their element.
+def html(
+    page: str,
+    description: Mapping[str, Any],
+    *,
+    title: str,
+    files: Mapping[str, bytes] | None = None,
+    step: str | None = None,
+) -> str:
+    """The page "page" or "report": its description, and files by the id of their element.
 
     A content security policy permits this one script and forbids every connection.
+
+    Args:
+        step: the module of a compiled program's interface, which the page's script runs in a worker.
     """
-    code = script({**page_sources(), "step": step})
+    from wholestep import __version__
+
+    sources = page_sources() if step is None else {**page_sources(), "step": step}
+    code = script(sources, ENTRIES[page])
     style = (PAGE / "page.css").read_text(encoding="utf-8")
     parts = {
-        "policy": _policy(code, style),
-        "title": escape(title),
-        "version": escape(version),
+        "policy": _policy(code, style, runs=step is not None),
+        "title": escape(title.encode(errors="replace").decode()),
+        "version": escape(__version__),
         "style": style,
         "code": code,
         "spec": json.dumps(description).replace("<", "\\u003c"),
-        **{name: _gzip_text(content) for name, content in files.items()},
+        **{name: _gzip_text(content) for name, content in (files or {}).items()},
     }
-    template = (PAGE / "page.html").read_text(encoding="utf-8")
+    template = (PAGE / f"{page}.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], template)
 
 
-def _policy(code: str, style: str) -> str:
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {_digest(code)} 'wasm-unsafe-eval' blob:",
-            f"style-src {_digest(style)}",
-            "worker-src blob:",
-            "img-src data: blob:",
-            "form-action 'none'",
-            "base-uri 'none'",
-        )
+def write_page(path: Path, text: str) -> Path:
+    """Write a page; CheckpointError if that is impossible, and then what was there before is untouched."""
+    try:
+        with temporary_for(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(
+            f"the page could not be written to {path}: {error}. What was there before is untouched. Free some space, "
+            "or name a folder that can be written."
+        ) from error
+    return path
+
+
+def _policy(code: str, style: str, *, runs: bool) -> str:
+    rules = ("default-src 'none'", f"style-src {_digest(style)}", "img-src data: blob:", "form-action 'none'")
+    own = (
+        (f"script-src {_digest(code)} 'wasm-unsafe-eval' blob:", "worker-src blob:")
+        if runs
+        else (f"script-src {_digest(code)}",)
     )
+    return "; ".join((*rules, *own, "base-uri 'none'"))
 
 
 def _digest(text: str) -> str:

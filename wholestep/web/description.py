@@ -109,14 +109,14 @@ def facts(manifest: Manifest, inputs: Mapping[str, Array], loss: Any, optimizer:
     name = loss if isinstance(loss, str) else getattr(loss, "kind", getattr(loss, "__name__", "its own loss"))
     return [
         f"{parameters:,} parameters",
-        f"{_counted(shown, 'input')}, {_counted(' × '.join(map(str, outputs)) or '1', 'output')}",
+        f"{_with_plural(shown, 'input')}, {_with_plural(' × '.join(map(str, outputs)) or '1', 'output')}",
         str(name).replace("_", " "),
         type(optimizer).__name__,
         f"{manifest['bytes'] / 1024:,.0f} KiB of memory for a step",
     ]
 
 
-def _counted(sizes: str, noun: str) -> str:
+def _with_plural(sizes: str, noun: str) -> str:
     return f"{sizes} {noun}" if sizes == "1" else f"{sizes} {noun}s"
 
 

@@ -15,14 +15,13 @@ from wholestep.data.table import Table
 from wholestep.data.tables.encoding import Encoding
 from wholestep.data.tables.frame import as_frame
 from wholestep.data.tables.frame_data import as_framed
-from wholestep.errors import CheckpointError, OptionError, UsageError
+from wholestep.errors import OptionError, UsageError
 from wholestep.nn.layers.table_encoding import encoding_metadata, encoding_of
 from wholestep.nn.module.module import Module
-from wholestep.nn.state.weights import temporary_for
 from wholestep.train import Experiment
 from wholestep.train.checkpoint.identity import identity_of
 from wholestep.web import description
-from wholestep.web.bundle import html
+from wholestep.web.bundle import html, write_page
 
 if TYPE_CHECKING:
     from wholestep.data.loader import DataLoader
@@ -68,22 +67,8 @@ def export_page(
         interface = (step / "step.mjs").read_text(encoding="utf-8")
     page = _description(experiment, trainer, loader, manifest, image, rows, target.stem, script)
     files["example"] = _example(trainer, loader, manifest, page["example"]["rows"])
-    from wholestep import __version__
-
-    text = html(page, interface, files, title=target.stem.replace("_", " ").capitalize(), version=__version__)
-    _write(target, text)
-    return target
-
-
-def _write(target: Path, text: str) -> None:
-    try:
-        with temporary_for(target) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CheckpointError(
-            f"the page could not be written to {target}: {error}. What was there before is untouched. Free some space, "
-            "or name a folder that can be written."
-        ) from error
+    title = target.stem.replace("_", " ").capitalize()
+    return write_page(target, html("page", page, title=title, files=files, step=interface))
 
 
 def _description(

@@ -79,6 +79,13 @@ def shared(t: Any) -> Any:
     return softmax(t.q @ k.transpose(-1, -2)) @ v
 
 
+def by_einsum(t: Any) -> Any:
+    """Products by einsum, and the scale on the keys, as torchvision's MaxViT writes them."""
+    einsum = ws.einsum if isinstance(t.q, ws.Tensor) else torch.einsum
+    scores = einsum("bhqd,bhkd->bhqk", t.q, t.k * 0.4)
+    return einsum("bhqk,bhkd->bhqd", softmax(scores + t.bias), t.v)
+
+
 def of_own(condition: Array, value: float) -> Callable[[Any], Any]:
     return lambda t: softmax(hide(condition, t.q @ t.own.transpose(-1, -2), value)) @ t.own
 
@@ -91,6 +98,7 @@ ROWS = {
     ),
     "shifted windows": Row(shifted, masked=True),
     "merged heads": Row(merged, masked=True),
+    "einsum": Row(by_einsum, masked=True),
     "causal values": Row(of_own(LOWER, LEAST), causal=True),
     "causal, with padding": Row(of_own(LOWER & OWN_SEEN, -INF), masked=True),
     "nothing is hidden": Row(of_own(LOWER | ~LOWER, -INF)),

@@ -10,7 +10,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops_of
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.types import float64
+from wholestep.compiler.ir.types import bfloat16, float32, float64
 from wholestep.compiler.passes.lower.sparse_resampling import resample_by_gathers, taps_of
 
 Array = np.ndarray[Any, Any]
@@ -55,6 +55,17 @@ def test_a_matrix_from_the_right_is_applied_to_columns_of_images(transposed: boo
     graph = graph_of(b.reshape(product, (n, 2, 5, 6)))
     after = resample_by_gathers(graph)
     assert {"matmul", "reshape"}.isdisjoint(ops_of(after))
+    assert_same_values(graph, after)
+
+
+def test_elements_of_half_types_are_added_in_float32() -> None:
+    """A product of bfloat16 accumulates in float32, and so does the sum that replaces it."""
+    x = leaf("x", ("batch", 2, 9, 5), bfloat16)
+    wide = b.expand_to(b.constant(BANDS, bfloat16), (*x.type.shape[:2], *BANDS.shape), (2, 3))
+    graph = graph_of(b.matmul(wide, x))
+    after = resample_by_gathers(graph)
+    assert "matmul" not in ops_of(after)
+    assert after.outputs[0].node.type.dtype == float32
     assert_same_values(graph, after)
 
 

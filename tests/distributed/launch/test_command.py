@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +17,7 @@ from tests.distributed.scripts.experiment import build
 from tests.distributed.support.ranks import SCRIPTS, run
 from tests.distributed.support.training import fingerprint
 from wholestep.cli import app
+from wholestep.distributed.launch import launcher
 from wholestep.errors import CheckpointError, UsageError
 
 SCRIPT = os.fspath(SCRIPTS / "experiment.py")
@@ -81,6 +83,12 @@ def test_workers_of_a_command_stand_in_a_grid(tmp_path: Path) -> None:
     expected.fit(shards=(1, 2), progress=False)
     assert weights_in(tmp_path / "run") == fingerprint(expected.model)  # type: ignore[arg-type]
     assert ws.load_checkpoint(tmp_path / "run").identity["shards"] == "1 x 2"
+
+
+def test_ranks_as_processes_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "sys", SimpleNamespace(platform="win32"))
+    with pytest.raises(UsageError, match=r"need Linux, and this is win32\. Train in one process: shards=4"):
+        launcher.run_job(launcher.Job(2, (sys.executable, "train.py")), print)
 
 
 def test_restarts_need_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,7 +278,7 @@ def test_a_rank_of_a_job_that_is_over_is_told_so() -> None:
     with Rendezvous(2, new_secret()) as rendezvous:
         address = rendezvous.address()
     told = start_rank(1, address, new_secret()).communicate(timeout=SECONDS)[1]
-    assert "rank 1 found nobody at 127.0.0.1:" in told
+    assert "rank 1 cannot reach 127.0.0.1:" in told
     assert "the job has started without it, or is over" in told
 
 

@@ -48,7 +48,7 @@ NOBODY = {
         "hash_tensor histogram index ipu is_coalesced is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_nested "
         "is_pinned is_quantized is_set_to is_shared is_sparse_csr is_vulkan is_xla is_xpu module_load mtia new "
         "new_empty_strided output_nr record_stream register_post_accumulate_grad_hook reinforce resize_as "
-        "retains_grad row_indices storage_offset storage_type sum_to_size to_mkldnn to_padded_tensor "
+        "retains_grad row_indices solve storage_offset storage_type sum_to_size to_mkldnn to_padded_tensor "
         "untyped_storage vdot volatile xpu"
     ),
     "torch.nn.Module": ("T_destination call_super_init dump_patches"),

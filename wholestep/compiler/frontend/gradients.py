@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, overload
 
+from wholestep.compiler.frontend.functions.primitives import stack
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, locate, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import toposort
-from wholestep.compiler.ir.types import shape_text
+from wholestep.compiler.ir.types import product, shape_text
 from wholestep.errors import GradientError, ShapeError, UsageError
 
 
@@ -62,6 +63,46 @@ class OneGradient(list[Tensor]):
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(f"'list' object has no attribute {name!r}")
         self._refuse()
+
+
+MOST_ROWS = 256  # of a Jacobian: each is a backward pass of its own
+
+
+def jacobian(y: Tensor, x: Tensor) -> Tensor:
+    """∂y/∂x for each element of y and each of x, a tensor of shape (*y.shape, *x.shape) of the same program.
+
+    Every element of y is differentiated by itself, in reverse mode: y has a fixed size of at most 256 elements.  For
+    products with a vector v, one pass is enough: `ws.gradients((y * v).sum(), [x])`.
+
+    Example: `ws.jacobian(ws.tanh(w @ x), x)`.
+    """
+    _need_tensors("jacobian", y, x)
+    count = product(y.shape)
+    if not isinstance(count, int) or not 1 <= count <= MOST_ROWS:
+        fail(
+            ShapeError,
+            f"jacobian differentiates each element of y, a fixed number of them from 1 to {MOST_ROWS}; received "
+            f"{shape_text(y.shape)}. Of a batch, take the rows' own: ws.gradients(y.sum(0)[i], [x]).",
+        )
+    flat = y.reshape((count,))
+    rows = [_record(flat[i], [x])[0] for i in range(count)]
+    return stack(rows).reshape((*y.shape, *x.shape))
+
+
+def hessian(loss: Tensor, x: Tensor) -> Tensor:
+    """∂²loss/∂x² of a scalar, a tensor of shape (*x.shape, *x.shape); 0 where the loss is linear.
+
+    Example: `ws.hessian((x * x * x).sum(), x)`.
+    """
+    _need_tensors("hessian", loss, x)
+    (slope,) = _record(loss, [x])
+    return jacobian(slope + 0.0 * x, x)  # a path to x, which the slope of a linear loss lacks
+
+
+def _need_tensors(name: str, *tensors: object) -> None:
+    for t in tensors:
+        if not isinstance(t, Tensor):
+            fail(UsageError, f"{name} takes two tensors; received {t!r}. Of several parameters, call it for each.")
 
 
 def _record(loss: Tensor, params: list[Tensor]) -> list[Tensor]:

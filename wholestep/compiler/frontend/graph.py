@@ -143,7 +143,7 @@ class Graph:
 
     @property
     def session_step(self) -> Tensor:
-        """The number of updates made by this session, from 0: the argument of schedules."""
+        """The number of updates of this session so far, from 0: the argument of schedules."""
         return self.step - self._counter(START)
 
     def _counter(self, name: str) -> Tensor:

@@ -18,6 +18,8 @@ from wholestep.records import dataclass
 Outputs = Mapping[str, Tensor] | Tensor
 Body = Callable[..., Outputs]
 
+ROW_NUMBERS = "row_numbers"  # the input with the number of each row in the training data, for augmentations
+
 
 @dataclass(frozen=True, init=False)
 class Spec:
@@ -78,7 +80,7 @@ def step(body: Body, /) -> Step: ...
 @overload
 def step(*, inputs: Mapping[str, Spec]) -> Callable[[Body], Step]: ...
 def step(body: Body | None = None, /, *, inputs: Mapping[str, Spec] | None = None) -> Step | Callable[[Body], Step]:
-    """Makes an entry point of a function that records one step.
+    """Decorator: turns a function that records one step into an entry point.
 
     The function gets a `ws.Graph` and one tensor per entry of `inputs`, declares its parameters, takes gradients,
     records updates with `optimizer.update(g, params, grads)` or `g.update(state, value)`, and returns its outputs by

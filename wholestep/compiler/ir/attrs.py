@@ -393,4 +393,6 @@ class PooledConvAttrs(Attrs):
     window: tuple[int, ...]
     middle: tuple[int, ...]  # height and width between the convolution and the pool
     size: tuple[int, ...]  # height and width of the result
-    parts: int = 1  # slices of the batch with separate weight gradients: slice p of n images begins at ⌊p·n / parts⌋
+    # Slices of the batch with separate weight gradients: slice p of n images begins at ⌊p·n / parts⌋; the batch itself
+    # for the gradient of every image.
+    parts: Extent = 1

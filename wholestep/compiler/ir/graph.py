@@ -74,7 +74,16 @@ class Node:
 
     def copy(self, inputs: Sequence[Node], attrs: Attrs) -> Node:
         """The same op with other inputs and attributes."""
+        if attrs is self.attrs and _have_equal_types(inputs, self.inputs):
+            return self._copy_of_equal_type(tuple(inputs))
         return Node(self.op, inputs, attrs, self.name, self.line)
+
+    def _copy_of_equal_type(self, inputs: tuple[Node, ...]) -> Node:
+        """The same op on inputs of the same types: its own type is the same, and is not inferred again."""
+        copy = object.__new__(Node)
+        copy.op, copy.inputs, copy.attrs, copy.name, copy.line = self.op, inputs, self.attrs, self.name, self.line
+        copy.result, copy.host = self.result, self.host
+        return copy
 
     @property
     def is_state(self) -> bool:
@@ -106,6 +115,13 @@ def below(node: Node, ops: Collection[str]) -> Node:
     while node.op in ops:
         node = node.inputs[0]
     return node
+
+
+def _have_equal_types(inputs: Sequence[Node], others: Sequence[Node]) -> bool:
+    """Do two lists of operands have the same types?  Types of equal nodes are one object."""
+    return len(inputs) == len(others) and all(
+        new.result is old.result and new.host == old.host for new, old in zip(inputs, others)
+    )
 
 
 def _is_host(node: Node) -> bool:

@@ -121,7 +121,7 @@ def connect(address: Address, secret: bytes, server: str, rank: int, timeout: fl
             return _connect_once(address, secret, server, rank, max(0.1, deadline - time.monotonic()))
         except ConnectionRefusedError as error:
             raise WorkerError(
-                f"rank {rank} found nobody at {place}, the {server} of its job: the job has started without it, or is "
+                f"rank {rank} cannot reach {place}, the {server} of its job: the job has started without it, or is "
                 "over. Start all ranks anew."
             ) from error
         except TimeoutError as error:

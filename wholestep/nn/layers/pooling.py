@@ -41,7 +41,7 @@ class MaxPool1d(_Pool):
 
 
 class MaxPool2d(_Pool):
-    """The largest element of each window (`ws.max_pool2d`); windows lie side by side unless a stride is given.
+    """The largest element of each window (`ws.max_pool2d`); windows do not overlap unless a stride is given.
 
     Example: `ws.nn.MaxPool2d(2)`.
     """

@@ -226,7 +226,7 @@ class RNN(Recurrent):
         nonlinearity: "tanh" or "relu".
         batch_first: inputs and outputs are (batch, time, features); else (time, batch, features), which is faster.
         dropout: between layers, in training.
-        bidirectional: a second loop from the last step to the first; outputs are put side by side.
+        bidirectional: a second loop from the last step to the first; the outputs of both are concatenated.
         init, recurrent_init: initializers of the weights of the inputs and of the state; by default PyTorch's.
         weight_regularizer: as for `ws.nn.Linear`.
 

@@ -215,7 +215,7 @@ class ParameterName(str):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(f"a name has no attribute {name!r}")
+            raise AttributeError(f"the name of a parameter has no attribute {name!r}")
         return getattr(self.owned, name)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -1,6 +1,6 @@
 """Terms that are added to the loss for weights and activations: regularizers of layers, and `ws.add_loss`.
 
-Terms lie in the graph under the name of the part of the loss that they are; `fit` and sessions over models add them to
+The graph stores a term under the name of its part of the loss; `fit` and sessions over models add them to
 the loss and log them, user-defined steps call `ws.penalties`.
 """
 

@@ -1,4 +1,4 @@
-"""The modules of a graph that is being recorded: which tensor stands for each parameter."""
+"""The modules of a graph that is being recorded: the tensor of each parameter."""
 
 from __future__ import annotations
 
@@ -220,7 +220,8 @@ def run_module(trace: Trace, module: Module) -> Iterator[None]:
 def functional_call(module: Module, parameters: Mapping[str, Tensor], /, *inputs: Any, **named: Any) -> Any:
     """The output of a module with some of its parameters replaced by given tensors; the module itself is unchanged.
 
-    Gradients reach the tensors: a step that looks ahead, an inner loop of MAML, a network made by another one.
+    Gradients reach the tensors: a step that looks ahead, an inner loop of MAML, a network whose weights another one
+    computes.
 
     Args:
         module: is recorded as by a call of it.

@@ -75,7 +75,7 @@ def _read_shards(index: Path) -> dict[str, Array]:
     for file in dict.fromkeys(places.values()):
         path = (index.parent / file).resolve()
         if not path.is_relative_to(index.parent.resolve()):
-            raise CheckpointError(f"{index} names {file!r}, which lies outside of its folder. Nothing was loaded.")
+            raise CheckpointError(f"{index} names {file!r}, which is outside of its folder. Nothing was loaded.")
         if not path.is_file():
             raise CheckpointError(f"{index} names the shard {file!r}, which is not there. Nothing was loaded.")
         shard = read_weights(path)

@@ -128,7 +128,7 @@ class Muon(Optimizer):
 @with_aliases(learning_rate="lr")
 @dataclass(frozen=True)
 class NorMuon(Muon):
-    """NorMuon (arXiv:2510.05491): Muon whose rows (outputs) are divided by the root of their second moment; x as in Muon:
+    """NorMuon (arXiv:2510.05491): Muon whose rows (outputs) are divided by the root of their second moment; x as there:
 
         v ← beta2·v + (1 - beta2)·mean x² of each row        y = x / (√v + 1e-10)
         w ← (1 - lr·weight_decay)·w - lr·adjust(w)·‖x‖/‖y‖·y

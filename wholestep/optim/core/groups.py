@@ -32,7 +32,7 @@ class Group:
     Args:
         match: a name pattern (`"*.bias"`), several, or a predicate of the parameter (`lambda p: p.ndim < 2`).
         ndim: only parameters with this many axes: a number or several.
-        name: the name in scalars and reports; by default made from the pattern (`"*.bias"` is `bias`).
+        name: the name in scalars and reports; by default derived from the pattern (`"*.bias"` is `bias`).
         frozen: its parameters are not trained.
         lr_scale: its learning rate as a multiple of the optimizer's.
         optimizer: another optimizer for these parameters.

@@ -68,9 +68,9 @@ class Wrapper(Optimizer):
 
 @dataclass(frozen=True)
 class EMA(Wrapper):
-    """An exponential average of the weights, which from then on is what the model shows:
+    """An exponential average of the weights, which the model has under the parameters' names:
 
-        ē ← decay·ē + (1 - decay)·w,  where w is what the optimizer has made of it; the first average is w itself
+        ē ← decay·ē + (1 - decay)·w,  where w is the weight after the optimizer's update; the first average is w itself
 
     Training is not changed by it: it continues with w, stored in the states `<parameter>.raw`.  Under the parameters'
     own names are the averages, so validation, `evaluate`, `predict`, `save`, `state_dict` and checkpoints have these;

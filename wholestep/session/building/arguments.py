@@ -39,6 +39,7 @@ from wholestep.steps.states import check_seed, seed_or_default
 
 if TYPE_CHECKING:
     from wholestep.compiler.ir.graph import IRGraph
+    from wholestep.data.augment import Augmentations
     from wholestep.distributed.workers import Workers
     from wholestep.optim import Optimizer
     from wholestep.privacy.settings import Privacy
@@ -63,6 +64,7 @@ class SessionArguments:
     targets: Inputs | None = None
     loss: Any = None
     loss_weights: Mapping[str, float] | None = None
+    augment: Augmentations | None = None
     optimizer: Optimizer | str | None = None
     metrics: Any = ()
     schedule: Any = None
@@ -138,7 +140,7 @@ class SessionArguments:
     def define(self, model: Model, where: Placement) -> Definition:
         """The step that the session runs: the model with its loss, its optimizer and its capacity."""
         options = self.step_options(model)
-        graph = as_graph(model, self.inputs, self.targets, self.loss, self.loss_weights)
+        graph = as_graph(model, self.inputs, self.targets, self.loss, self.loss_weights, self.augment)
         return define_step(graph, self.optimizer, self.batch_size, self.capacity, options, *where.among)
 
     def in_default_precision(self, definition: Definition, where: Placement) -> Placement:
@@ -214,7 +216,7 @@ def need_whole_layers(workers: Workers | None, device: Device) -> None:
     model = 1 if workers is None else workers.model or 1
     if model > 1 and device.runs and not _has_ranks(device):
         raise OptionError(
-            f"model={model}: layers are divided among CPUs or GPUs; device={device.name!r} keeps them whole. Train "
+            f"model={model}: layers are divided among CPUs or GPUs; device={device.name!r} does not divide them. Train "
             "with device='cpu' or device='cuda'."
         )
 

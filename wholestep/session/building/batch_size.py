@@ -140,7 +140,7 @@ def with_one_row(model: Model, arguments: Mapping[str, Any]) -> tuple[Model, dic
     if "batch_size" in arguments:
         raise UsageError("find_batch_size finds the batch_size; leave it out, and give memory='2GB'.")
     rest = dict(arguments)
-    described = [rest.pop(name, None) for name in ("inputs", "targets", "loss", "loss_weights")]
+    described = [rest.pop(name, None) for name in ("inputs", "targets", "loss", "loss_weights", "augment")]
     graph, symbol = as_graph(model, *described), "batch"
     if isinstance(graph, UserGraph):
         first = next(iter(graph.inputs.values()), None)

@@ -54,6 +54,8 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
             of these by output.  A function may return a dict of parts.  The loss is the sum of its parts; each is
             measured, as the metric `<part>_loss`.
         loss_weights: factors of the parts of the loss, by name; the runtime scalars `loss_weights.<part>`.
+        augment: of a module, changes of its inputs in training steps, keyed by the input `row_numbers`; `ws.fit` makes
+            it of its own `augment=`.
         optimizer: how parameters change, e.g. `ws.Adam(lr=1e-3)` or "adam"; SGD with lr 0.01 when None.  A `@ws.step`
             function has its own.
         metrics: e.g. `["accuracy", ws.metrics.TopKAccuracy(k=5)]`, counted inside the step.  A metric is about the

@@ -24,13 +24,13 @@ log = logging.getLogger("wholestep")
 
 
 def save_plan(plan: Plan, graph: Graph, path: str | PathLike[str]) -> None:
-    """Write a plan made from `graph` to a file."""
+    """Write the plan of `graph` to a file."""
     need_graph_of_plan(graph, "save_plan")
     Path(path).write_bytes(serialize.dump(plan, graph=_graph_key(graph)))
 
 
 def load_plan(graph: Graph, path: str | PathLike[str]) -> Plan | None:
-    """Load a plan from a file; None if the file does not exist or was made from another graph; PlanError if it is
+    """Load a plan from a file; None if the file does not exist or belongs to another graph; PlanError if it is
     damaged.
     """
     need_graph_of_plan(graph, "load_plan")
@@ -90,7 +90,7 @@ def _read_cached(file: Path, key: str) -> Plan | None:
         data = file.read_bytes()
         if serialize.read_header(data).key == key:
             return serialize.load(data)
-        why = "it was made from another graph, optimizer, capacity, device, option or version of Wholestep"
+        why = "it is for another graph, optimizer, capacity, device, option or version of Wholestep"
     except FileNotFoundError:
         why = "there is no such file"
     except (OSError, PlanError) as error:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.spans import OptimizeReport, Span
 from wholestep.errors import UsageError
@@ -69,7 +70,7 @@ class Inspect:
         """Bytes that the session maps."""
         programs = self._programs
         if not programs.where.device.runs:
-            return self.report().peak_bytes
+            return footprint(programs.main.plan, programs.where.threads).peak_bytes
         program_bytes = sum(e.program.mapped_bytes for e in programs.entries.values())
         return programs.state.mapped_bytes + programs.place.scratch.mapped_bytes + program_bytes
 
@@ -122,7 +123,7 @@ class Inspect:
         """The result of the main plan's self-check as text."""
         compiled = self._programs.compiled
         verdict = None if compiled is None else compiled.verdicts.get(compiled.definition.main)
-        return str(verdict or Verdict(skipped="the session was made from a plan alone"))
+        return str(verdict or Verdict(skipped="the session was built from a plan alone"))
 
     def optimization(self) -> OptimizeReport:
         """The work of the e-graph: rules with counts, time by step, budgets, and the plan's integers before and after.

@@ -94,7 +94,7 @@ class KernelLayers:
         """The layers of every kernel."""
         if self.compiled is None:
             raise UsageError(
-                "this session was made from a plan alone, which does not store the layers of its kernels. Use "
+                "this session was built from a plan alone, which does not store the layers of its kernels. Use "
                 "ws.build_session(model)."
             )
         from wholestep.session.inspect.layers import parts_of

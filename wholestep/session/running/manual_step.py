@@ -103,7 +103,7 @@ class ManualStep:
         return stats_of_gradients(gradients, self._changes(named, gradients) if named else {})
 
     def _changes(self, named: Mapping[str, object], parameters: Iterable[str]) -> dict[str, tuple[AnyArray, AnyArray]]:
-        """Parameters before and after a step over these inputs, undone afterwards; {} if the step has no room."""
+        """Parameters before and after a step over these inputs, which is undone; {} if the rows exceed its capacity."""
         programs = self._programs
         definition = programs.need("a step").definition
         if definition.main != TRAIN or programs.where.group is not None or not definition.fits(named):

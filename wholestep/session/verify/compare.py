@@ -18,7 +18,7 @@ from wholestep.session.verify.state_samples import is_large, positions
 Array = np.ndarray[Any, Any]
 
 # Relative to a tensor's scale.  Rounding errors of sums of thousands of terms and of dozens of layers stay below this
-# tolerance, a wrong term does not.  For half types it is one rounding up instead of down: the float32 sum may lie on
+# tolerance, a wrong term does not.  For half types it is one rounding up instead of down: the float32 sum may be on
 # either side of a tie.
 TOLERANCE = {float64: 1e-9, float32: 1e-4, float16: 2 * float16.eps, bfloat16: 2 * bfloat16.eps}
 WIDENED = {"bitwise": 1.0, "reassociating": 1.0, "approximate": 10.0}
@@ -30,7 +30,7 @@ SHAKEN = 4.0  # the error of a node's value in the noisy evaluation, in units of
 DRAWN = 65521
 PIECE = 1 << 16  # positions that are compared at a time, so that intermediate arrays stay in the cache
 NOISE = 10.0  # an error below this multiple of the rounding noise is no mismatch
-# These ops copy values without rounding: a max keeps the equality that its gradient compares.
+# These ops copy values without rounding.  Noise is not added to them: the gradient of max tests x == max(x).
 MOVES = ops_with(Trait.VIEW | Trait.GATHERS) | {"item", "max", "maximum", "minimum", "relu"}
 
 
@@ -174,7 +174,7 @@ def perturb_by_rounding(seed: int, tf32: frozenset[Family] = frozenset()) -> Cal
 
 
 def distances(a: Result, b: Result) -> Result:
-    """The differences between the results of two steps, position by position."""
+    """The differences between the results of two steps, elementwise."""
     return Result(_distances(a.outputs, b.outputs), _distances(a.state, b.state))
 
 

@@ -143,7 +143,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     counted = arrays.get(STEP)
     if counted is None or counted.shape != () or counted != body["step"]:
         raise CheckpointError(
-            f"the checkpoint {folder} was not written by Wholestep: its files count other steps than {MANIFEST}."
+            f"the checkpoint {folder} was not written by Wholestep: its files and {MANIFEST} have different numbers of "
+            "steps."
         )
     try:
         callbacks = with_arrays(body["callbacks"], arrays)

@@ -63,7 +63,7 @@ def _smallest(values: Array, rank: int) -> Array | float:
 def _residuals(model: Module, rows: Any, how: Mapping[str, Any]) -> Array:
     """|target - prediction| of rows."""
     if not isinstance(rows, Table) or len(rows.inputs) != 1 or len(rows.targets) != 1:
-        raise UsageError("intervals are for data (x, y) of arrays: one input and one target, a number per row.")
+        raise UsageError("intervals are for data (x, y) of arrays: one input, and one target with one number per row.")
     inputs, target = next(iter(rows.inputs.values())), np.asarray(next(iter(rows.targets.values())))
     prediction = np.asarray(model.predict(inputs, **how), float)
     if not np.issubdtype(target.dtype, np.floating) or prediction.size != target.size:

@@ -14,9 +14,12 @@ function ticks(low, high) {
   return out;
 }
 
+// The least and the greatest of many values.
+const range = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+
 function scaleOf(values, { log = false, padded = true } = {}) {
   const finite = values.filter((value) => Number.isFinite(value) && (!log || value > 0));
-  let [low, high] = finite.length ? [Math.min(...finite), Math.max(...finite)] : [log ? 0.1 : 0, 1];
+  let [low, high] = finite.length ? range(finite) : [log ? 0.1 : 0, 1];
   if (log) {
     [low, high] = [10 ** Math.floor(Math.log10(low)), 10 ** Math.ceil(Math.log10(high))];
     if (low === high) high = 10 * low;
@@ -49,26 +52,27 @@ const placing = (x, y) => [
 const frame = (label, ...children) =>
   make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 6}`, role: "img", "aria-label": label }, ...children);
 
-// series: [{name, points: [[epoch, value], ...]}], the first solid, the second dashed.
-export function curves(title, series, { log = false } = {}) {
+// series: [{name, points: [[epoch, value], ...], kind}], without kinds the first is solid and the second dashed.
+export function curves(title, series, { log = false, keys = true } = {}) {
   const points = series.flatMap((one) => one.points);
-  const last = Math.max(2, ...points.map(([epoch]) => epoch));
+  const last = Math.max(2, range(points.map(([epoch]) => epoch))[1]);
+  const kindOf = ({ kind }, i) => kind ?? (i ? "second" : "first");
   const x = { marks: ticks(0, last).filter((mark) => Number.isInteger(mark)), of: (value) => value / last };
   const y = scaleOf(points.map(([, value]) => value), { log });
   const [across, up] = placing(x, y);
-  const drawn = series.map(({ points: own }, i) => {
+  const drawn = series.map(({ name, points: own, kind }, i) => {
     const shown = own.filter(([, value]) => Number.isFinite(value));
     const path = shown.map(([epoch, value], at) => `${at ? "L" : "M"}${across(epoch).toFixed(1)} ${up(value).toFixed(1)}`);
     const end = shown.at(-1);
     return [
-      make("path", { class: i ? "second" : "first", d: path.join("") }),
-      end ? make("circle", { class: i ? "dot second" : "dot", cx: across(end[0]), cy: up(end[1]), r: 3.5 }) : null,
+      make("path", { class: kindOf({ kind }, i), d: path.join("") }, make("title", {}, name)),
+      end ? make("circle", { class: kind ? `dot ${kind}` : i ? "dot second" : "dot", cx: across(end[0]), cy: up(end[1]), r: 3.5 }) : null,
     ];
   });
   const readings = series.map(({ name, points: own }) => `${name} ${own.length ? formatted(own.at(-1)[1]) : "–"}`);
   return make("figure", {},
-    make("figcaption", {}, make("strong", {}, title), series.map(({ name }, i) => make("span", { class: i ? "key second" : "key" }, readings[i]))),
-    frame(`${title} by epoch: ${readings.join(", ")}`, axes(x, y, "epoch"), drawn.flat()),
+    make("figcaption", {}, make("strong", {}, title), keys ? series.map((one, i) => make("span", { class: `key ${kindOf(one, i)}` }, readings[i])) : []),
+    frame(`${title} by epoch: ${readings.slice(0, 20).join(", ")}`, axes(x, y, "epoch"), drawn.flat()),
   );
 }
 
@@ -98,15 +102,15 @@ export function residuals(points) {
 }
 
 // counts[actual][predicted] as a table whose cells are shaded by the share of their row.
-export function matrix(counts, classes) {
+export function matrix(counts, classes, caption = "Confusion matrix: a row for each actual class, a column for each predicted one") {
   const cell = (count, row, i, j) => {
     const share = count / Math.max(1, row.reduce((a, b) => a + b, 0));
     const kind = count === 0 ? "zero" : share > 0.55 ? "full" : null;
     return make("td", { class: kind, "--share": share.toFixed(3), title: `actual ${classes[i]}, predicted ${classes[j]}: ${count}` }, count);
   };
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Confusion matrix" },
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     make("table", { class: "matrix" },
-      make("caption", {}, "Confusion matrix: a row for each actual class, a column for each predicted one"),
+      make("caption", {}, caption),
       make("thead", {}, make("tr", {}, make("td", {}), classes.map((name) => make("th", { scope: "col", title: name }, name)))),
       make("tbody", {}, counts.map((row, i) => make("tr", {}, make("th", { scope: "row", title: classes[i] }, classes[i]), row.map((count, j) => cell(count, row, i, j))))),
     ));

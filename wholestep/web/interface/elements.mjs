@@ -44,7 +44,7 @@ const upper = (text) => text[0].toUpperCase() + text.slice(1);
 
 const ABBREVIATION = /\b(mae|mse|rmse|mape|auc|f1|r2)\b/g;
 
-export const titled = (name) => upper(name.replace(/^val_/, "validation ").replaceAll("_", " ").replace(ABBREVIATION, (word) => word.toUpperCase()));
+export const titled = (name) => upper(name.replace(/^lr\b/, "learning rate").replace(/^val_/, "validation ").replaceAll("_", " ").replace(ABBREVIATION, (word) => word.toUpperCase()));
 
 export function download(name, data, type) {
   const link = make("a", { href: URL.createObjectURL(new Blob([data], { type })), download: name });

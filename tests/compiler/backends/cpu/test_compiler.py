@@ -4,13 +4,14 @@ import ctypes
 import importlib.metadata
 import platform
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.compiler.targets import compile_c
 from wholestep.compiler.backends.cpu.runtime import compiler as compiler_module
-from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter, find_compiler, run_compiler
+from wholestep.compiler.backends.cpu.runtime.compiler import CCompiler, compile_counter, find_compiler, run_compiler
 from wholestep.compiler.backends.cpu.target import (
     AVX2,
     AVX512,
@@ -119,6 +120,14 @@ def test_the_zig_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> No
     found = find_compiler()
     assert found.command[1:4] == ("-m", "ziglang", "cc")
     assert found.fingerprint == "ziglang 0.99"
+
+
+def test_windows_installs_the_zig_wheel_and_links_its_waits() -> None:
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (zig,) = project["optional-dependencies"]["cc"]
+    assert f"{zig}; sys_platform == 'win32'" in project["dependencies"]
+    there, here = (CCompiler(("zig", "cc", "-target", f"x86_64-{system}-gnu"), "") for system in ("windows", "linux"))
+    assert there.libraries == (*here.libraries, "-lapi-ms-win-core-synch-l1-2-0")
 
 
 def test_a_zig_wheel_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

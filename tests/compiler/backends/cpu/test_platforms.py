@@ -36,6 +36,14 @@ def test_calls_of_a_system_are_in_its_header() -> None:
     assert outside(SYSTEM, ("platform",)) == []
 
 
+def test_arrays_that_python_passes_have_elements_of_one_size_everywhere() -> None:
+    """`long` has 32 bits on Windows, and NumPy has no name for it that all its versions share."""
+    exported = re.compile(r"^(?:WS_)?EXPORT [^;{]*", re.MULTILINE)
+    found = [text for path in NATIVE.glob("*.[ch]") for text in exported.findall(path.read_text())]
+    assert len(found) > 15
+    assert [text for text in found if re.search(r"\blong \*", text)] == []
+
+
 def test_python_asks_a_system_in_one_place() -> None:
     files = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
     assert [n for n, p in files.items() if not any(o in n for o in OWN_SYSTEM) and PYTHON.search(p.read_text())] == []

@@ -65,6 +65,8 @@ def _extend(draft: Draft, kernel: Kernel) -> tuple[Kernel, list[Margin], list[Ma
         end = -(-extent // ALIGNED) * ALIGNED
         (store,) = dot.levels[0].stores
         loads = [_margin(draft, x, axis, extent, end) for x in (dot.a, dot.b, store.load) if _depends(x, axis)]
+        # The padding of m and n is computed and discarded, which is free only if no epilogue runs along it; the padding
+        # of k adds nothing, since `_with_fills` stores zeros there.
         is_free = len(dot.levels[0].body) == 1 or accumulates_in_place(dot) or not _has_epilogue_along(dot, axis)
         if not is_free or None in loads:
             continue

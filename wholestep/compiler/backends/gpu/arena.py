@@ -115,6 +115,8 @@ def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Arena:
         slot.buffers.append(b)
         slot.last = b.last
         ends.setdefault(b.last, []).append(slot)
+    # A slot is a chain of buffers, each written over the one before it in the same kernel (in-place reuse); chains and
+    # workspaces are then packed as intervals, the largest first.
     calls = [k for k in kernels if schedule_of(k).workspace]
     spans = [Lifetime(s.first, s.last, _align_bytes(s.buffers[0].bytes)) for s in slots]
     spans += [Lifetime(k.id, k.id, _align_bytes(schedule_of(k).workspace)) for k in calls]

@@ -53,6 +53,7 @@ def _find(draft: Draft, values: int, parts: int) -> _Cut | None:
     writers, readers = _writers_and_readers(draft, values)
     if len(writers) != 1 or len(readers) != 1 or not isinstance(readers[0].body, Nest):
         return None
+    # The pattern: product -> values -> loss kernel -> gradient (of the same type) -> gradients of the product.
     product, loss_kernel = writers[0], readers[0]
     rows = draft.buffers[values].type.shape[0]
     part = _divide_extent(rows, parts)
@@ -75,6 +76,8 @@ def _find(draft: Draft, values: int, parts: int) -> _Cut | None:
         isinstance(k.body, Dot) for k in gradient_readers
     ):
         return None
+    # Every kernel of the pattern must have one axis that runs over the rows, and access them at that index only: then a
+    # kernel over a slice of the rows is the same kernel with a shorter axis.
     axes: dict[int, int] = {}
     for kernel in (product, loss_kernel, *gradient_readers):
         axis = _axis_of(kernel, values if kernel is product or kernel is loss_kernel else gradient)
@@ -82,6 +85,8 @@ def _find(draft: Draft, values: int, parts: int) -> _Cut | None:
             return None
         axes[kernel.id] = axis
     summed = frozenset(k.id for k in gradient_readers if isinstance(k.body, Dot) and axes[k.id] == k.body.k)
+    # A chunk is computed completely before the next one.  So no chunk may read what a kernel after the chunks writes;
+    # and products that sum over the rows must store plain sums, into which the next chunk accumulates.
     late_results = {x.buffer for k in _dependents_of_chunks(draft, axes) for x in draft.kernels[k].body.stores()}
     chunk_inputs = {x.buffer for id in axes for x, _ in draft.kernels[id].body.reads()}
     accumulable = all(_is_plain(draft.kernels[k]) for k in summed)

@@ -228,6 +228,9 @@ class LibraryCosts:
     # A convolution with a multiple of this many outputs is worth padding its channels (026): for 64 images of 224 x 224
     # and 16 outputs our direct kernels take 211 us, and 516 us for the weight gradient (063).
     padded_outputs: int = 16
+    # Multiply-adds per image from which on outputs, and more than a pack of channels, are padded too: a weight gradient
+    # of two or 21 outputs uses few of the GPU's threads, twenty times its price by the estimate of 066; not measured.
+    padded_products: int = 1 << 20
     convolution_workspace: int = 32 << 20  # bytes that a convolution of the library may use
     table_images: int = 32  # images per call from which on the table of measured algorithms is used (026)
 

@@ -26,6 +26,8 @@ def accumulate_scatters_in_place(draft: Draft) -> Draft:
         scatter = kernels[id].body
         assert isinstance(scatter, Scatter)
         target = scatter.target.buffer
+        # target = scatter(...); y = target + other  becomes  other += scatter(...); y = other.  It is sound if the
+        # addition is the only reader of both, and `other` is complete before the scatter runs.
         readers = [k for k in kernels if any(load.buffer == target for load, _ in k.body.reads())]
         if len(readers) != 1 or buffers[target].space is not Space.ARENA:
             continue

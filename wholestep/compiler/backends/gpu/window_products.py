@@ -95,10 +95,10 @@ def multiply_disjoint_windows(graph: IRGraph, target: GpuTarget) -> IRGraph:
 def _is_faster(node: Node, windows: Windows, target: GpuTarget) -> bool:
     """Is the product faster than the convolution's kernel, or the library's?
 
-    The library is slow if there is one window per image.  Of convolutions that it does not compute, those of few
-    weights have a kernel that also computes the ops after them; it is slow for patches in half types and for pixels:
-    64 images of 8 x 56 x 56 to 144 channels take 466 us in float32, 20 times the price.  Scores of pixels remain
-    images, whose losses are summed in two steps.
+    The library's convolution is slow if an image has one window.  A convolution that the library does not compute, and
+    that has few weights, is computed by our direct kernel, fused with the ops after it.  That kernel is slow for
+    patches in half types, and for windows of one pixel: 64 images of 8 x 56 x 56 to 144 channels take 466 us in
+    float32, 20 times the price.  Per-pixel scores keep the layout of images: their loss is reduced in two steps.
     """
     if target.load_libraries().convolves(node, target):
         return prod(windows.counts) == 1

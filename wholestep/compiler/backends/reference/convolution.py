@@ -80,7 +80,7 @@ def tap_view(frame: Array, row: int, column: int, count: Pair, window: Window) -
 
 
 def frame_size(count: Pair, kernel: Pair, window: Window, inside: Pair) -> tuple[int, int]:
-    """Rows and columns of a frame that contains all windows, and the image with its margins."""
+    """The height and width of a frame that is large enough for all windows and for the padded image."""
     sizes = [
         max((n - 1) * stride + dilation * (k - 1) + 1, low + size)
         for n, k, stride, dilation, low, size in zip(

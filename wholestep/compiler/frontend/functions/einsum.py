@@ -25,7 +25,9 @@ class LabelledTensor:
         return dict(zip(self.letters, self.tensor.shape, strict=True))
 
     def permute_to(self, letters: str) -> LabelledTensor:
-        """The axes in another order."""
+        """The axes in another order; the tensor itself if that is their order."""
+        if letters == self.letters:
+            return self
         return LabelledTensor(self.tensor.permute([self.letters.index(c) for c in letters]), letters)
 
     def sum_except(self, labels: set[str]) -> LabelledTensor:

@@ -124,7 +124,8 @@ def max_pool2d_grad(run: Any, a: at.PoolGradAttrs, g: Array, index: Array) -> Ar
 
 def grad_weight_through_pool(run: Any, a: at.PooledConvAttrs, x: Array, g: Array, index: Array) -> Array:
     conv_gradient = max_pool2d_grad(run, pool_grad_attrs(a), g, index)
-    bounds = [p * len(x) // a.parts for p in range(a.parts + 1)]
+    parts = a.parts if isinstance(a.parts, int) else len(x)
+    bounds = [p * len(x) // parts for p in range(parts + 1)]
     attrs = conv_grad_attrs(a)
     return np.stack([conv2d_grad_weight(run, attrs, x[lo:hi], conv_gradient[lo:hi]) for lo, hi in pairwise(bounds)])
 

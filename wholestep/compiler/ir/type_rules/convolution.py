@@ -6,7 +6,7 @@ from typing import Any
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.type_rules.require import need, need_float, need_same_dtype
-from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, Type, int32, shape_text, uint8
+from wholestep.compiler.ir.types import Dim, DType, Extent, Shape, TensorType, Type, int32, shape_text, uint8
 from wholestep.errors import DTypeError, OptionError
 
 SMALL_WINDOW = 256  # elements; positions in a window of up to this size fit in a uint8
@@ -189,7 +189,8 @@ def grad_weight_through_pool(a: at.PooledConvAttrs, x: TensorType, g: TensorType
     assert isinstance(middle, TensorType)
     weight = conv2d_grad_weight(conv_grad_attrs(a), x, middle)
     assert isinstance(weight, TensorType)
-    need(a.parts >= 1, f"pooled_grad_weight: the batch needs at least one slice; received {a.parts}.", OptionError)
+    enough = a.parts == x.shape[0] if isinstance(a.parts, Dim) else a.parts >= 1
+    need(enough, f"pooled_grad_weight: the batch needs at least one slice; received {a.parts}.", OptionError)
     return TensorType((a.parts, *weight.shape), weight.dtype)
 
 

@@ -87,6 +87,9 @@ class LayoutPropagation:
             return
         if any(map(self.is_image, node.inputs)) and self.propagate(node):
             return
+        if getattr(node.attrs, "order", ()) == LAST and node.inputs[0] in self.channels_last:
+            self.original[node] = self.channels_last[node.inputs[0]]
+            return
         if (steps := _steps_between(node)) is not None and (
             source := node.inputs[0].inputs[0].inputs[0]
         ) in self.channels_last:

@@ -2,8 +2,8 @@
 
 A group norm computes in (batch, groups, elements of a group), a signal is (batch, channels, length), and an upsampled
 image begins as (batch, channels, rows, a, columns, b).  Read through an NHWC image, each of them would be a strided
-copy.  A view says how its elements lie in an NHWC tensor, so that elementwise ops, broadcasts and sums of the view are
-the same ops of that tensor:
+copy.  A view describes the positions of its elements in an NHWC tensor, so that elementwise ops, broadcasts and sums of
+the view are the same ops of that tensor:
 
     ChannelGroups   (N, G, C/G·H·W)    in (N, H, W, C); one group per channel: also signals
     RepeatedPixels  (N, C, H, a, W, b) in (N, H, a, W, b, C)

@@ -6,7 +6,7 @@ the whole matrix more slowly than memory is read:
 
     y[.., i, ..] = sum over j of m[i, j]·x[.., j, ..] = sum over t of weight[i, t]·x[.., at[i, t], ..]
 
-Sums are in the order of j.  A row with fewer elements than the longest one repeats its last element with weight 0.
+Sums are in the order of j and in the dtype of the product, which is wider than half operands.  A row with fewer elements than the longest one repeats its last element with weight 0.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def _resample(node: Node, matrix: Array, x: Node, axis: int) -> Node:
         total = None
         for column, weight in zip(taps.columns.T, taps.weights.T, strict=True):
             factor = b.expand_to(b.constant(weight, node.type.dtype), shape, (axis,))
-            term = b.mul(b.gather(source, b.constant(column, int32), axis), factor)
+            taken = b.cast(b.gather(source, b.constant(column, int32), axis), node.type.dtype)
+            term = b.mul(taken, factor)
             total = term if total is None else b.add(total, term)
         assert total is not None, "a row has at least one tap"
         return b.reshape(total, node.type.shape)

@@ -14,7 +14,7 @@ from typing import NoReturn
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite, toposort
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, divide, product
 from wholestep.compiler.passes.distribute.placement.contractions import contracted_axis
@@ -33,7 +33,7 @@ from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decomposit
 from wholestep.compiler.passes.per_row import terms as t
 from wholestep.compiler.passes.per_row.loops import map_over_rows
 from wholestep.compiler.passes.per_row.terms import Dense, OneHot, Outer, Rows, Term
-from wholestep.compiler.passes.per_row.windows import weight_gradient_term
+from wholestep.compiler.passes.per_row.windows import image_gradients, weight_gradient_term
 from wholestep.errors import GraphError
 
 ROW_NORM_OF, LOOP = "row norm of ", "explicit rows in a loop, as `{}` has no rule"  # names of nodes, for reports
@@ -48,6 +48,7 @@ class Contributions:
         self._placements: dict[Node, Placement] = {}
         self._decomposed: dict[Node, tuple[Node, ...]] = {}
         self.looped: list[str] = []  # ops without a rule
+        self.explicit: dict[Node, Node] = {}  # sums over rows whose explicit contributions are computed anyway
 
     # -- placements ------------------------------------------------------------------------------------------------
 
@@ -141,8 +142,16 @@ class Contributions:
         if not isinstance(placement, Sharded):  # Partial: the sum of every term
             shifted = [d + 1 for d in axes]
             return [Rows(b.sum_axes(t.explicit(term), shifted)) for term in self.terms(x)]
-        rows, origin = self.rows_first(x)
-        return [Rows(b.sum_axes(rows, [d for d in range(1, rows.type.rank) if origin[d] in axes]))]
+        if x.op == "max_pool2d_grad" and {2, 3} <= set(axes):
+            x = x.inputs[0]  # the pool moves every element to one pixel of its image
+        if x.type.shape[0] == Dim.symbol(self._batch):
+            values = b.sum_axes(x, [d for d in axes if d])
+        else:
+            rows, origin = self.rows_first(x)
+            values = b.sum_axes(rows, [d for d in range(1, rows.type.rank) if origin[d] in axes])
+        if len(axes) > 1:
+            self.explicit[node] = values
+        return [Rows(values)]
 
     def _matmul(self, node: Node) -> list[Term]:
         placements = [self.placement(i) for i in node.inputs]
@@ -203,7 +212,11 @@ class Contributions:
         if Partial() in map(self.placement, node.inputs):
             return self._loop(node)
         images, gradients = (self._row_images(x) for x in node.inputs)
-        return [weight_gradient_term(node, images, gradients)]
+        term = weight_gradient_term(node, images, gradients)
+        if t.form([term]) == t.EXPLICIT and images.type.shape[1] == 1 and (rows := image_gradients(node)) is not None:
+            self.explicit[node] = rows.values
+            return [rows]
+        return [term]
 
     def _row_images(self, x: Node) -> Node:
         """Images as (batch, images of a row, ...): a row of a three-dimensional convolution has several."""
@@ -299,6 +312,11 @@ class Contributions:
             result += [Rows(b.pad(t.explicit(term), (0, *low), (0, *high))) for term in self.terms(x)]
             start = stop
         return result
+
+    def shared(self, graph: IRGraph) -> IRGraph:
+        """A graph in which sums over rows are those of explicit contributions, if these are computed anyway."""
+        sums = {node: b.cast(b.sum_axes(rows, (0,)), node.type.dtype) for node, rows in self.explicit.items()}
+        return rewrite(graph, lambda node: sums.get(node, node)) if sums else graph
 
     # -- rows ------------------------------------------------------------------------------------------------------
 

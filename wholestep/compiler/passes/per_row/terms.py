@@ -17,6 +17,7 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, float32, float64
 
 View = Callable[[Node], Node]  # maps an explicit term, whose first axis is the batch
+EXPLICIT = "explicit rows"
 SYMBOLIC = 64  # positions of a row assumed where their number is symbolic
 
 
@@ -61,9 +62,10 @@ class Outer:
 
 @dataclass(frozen=True)
 class Rows:
-    """An explicit contribution: (batch, ...)."""
+    """An explicit contribution: (batch, ...); `stored` has the same elements in the order of memory."""
 
     values: Node
+    stored: Node | None = None
 
 
 Term = Outer | Rows
@@ -71,7 +73,9 @@ Term = Outer | Rows
 
 def view(term: Term, change: View) -> Term:
     """The term under a permutation or reshape of its explicit form."""
-    return Rows(change(term.values)) if isinstance(term, Rows) else replace(term, views=(*term.views, change))
+    if isinstance(term, Rows):
+        return replace(term, values=change(term.values))
+    return replace(term, views=(*term.views, change))
 
 
 def scale(term: Term, factor: Node) -> Term:
@@ -94,7 +98,7 @@ def form(terms: Sequence[Term]) -> str:
         return "Gram matrices"
     single = terms[0] if len(terms) == 1 else None
     if not isinstance(single, Outer) or _is_explicit(single):
-        return "explicit rows"
+        return EXPLICIT
     dense = isinstance(single.left, Dense) and isinstance(single.right, Dense)
     return "products of norms" if dense and single.left.count == 1 else "Gram matrices"
 
@@ -120,7 +124,7 @@ def total(values: Sequence[Node]) -> Node:
 
 def _square(term: Term) -> Node:
     if isinstance(term, Rows):
-        return _sum_squares(term.values)
+        return _sum_squares(term.values if term.stored is None else term.stored)
     left, right = term.left, term.right
     if isinstance(left, Dense) and isinstance(right, Dense) and left.count == 1:
         return b.mul(_sum_squares(left.vectors), _sum_squares(right.vectors))

@@ -38,6 +38,10 @@ class WeightedSums:
             return node
         if node.op == "item":
             return self.of(rows.parts_of(node.inputs[0])[attrs_of(node, at.ItemAttrs).index])
+        if node in rows.explicit:
+            values = rows.explicit[node]
+            factors = b.cast(b.expand_to(self._weights, values.type.shape, (0,)), values.type.dtype)
+            return b.cast(b.sum_axes(b.mul(values, factors), (0,)), node.type.dtype)
         if node.op in DECOMPOSITIONS:
             return self.of(rows.parts_of(node)[0])
         if rows.placement(node) != Partial():

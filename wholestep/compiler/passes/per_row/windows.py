@@ -1,20 +1,53 @@
 """The contribution of each image to the gradient of a convolution's weight.
 
 The windows of an image are unfolded to vectors (positions, channels · window), so the contribution is Σ over positions
-of window ⊗ gradient, as in a dense layer over a sequence; groups are products of their own.
+of window ⊗ gradient, as in a dense layer over a sequence; groups are products of their own.  Small images and weights
+have a kernel of their own, the gradient of the weight for each image (`pooled_grad_weight`; its pool has windows of one
+pixel where the network has none): the gradient of the batch is the sum of these, and costs no second pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product as positions
+from math import prod
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import Extent
-from wholestep.compiler.passes.per_row.terms import Dense, Outer, Rows, Term, in_float
+from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW, index_dtype
+from wholestep.compiler.ir.types import Extent, TensorType, float32, float64, product
+from wholestep.compiler.passes.per_row.terms import Dense, Outer, Rows, Term, in_float, static_size
+
+MOST_WEIGHTS, MOST_PIXELS = 1 << 12, 1 << 13  # elements of a weight, and of an image, for the kernel of small images
+
+
+def image_gradients(node: Node) -> Rows | None:
+    """The gradient of a convolution's weight for every image; None where its kernel does not fit."""
+    x, g = node.inputs
+    attrs = attrs_of(node, at.ConvGradAttrs)
+    is_dense = not attrs.last and attrs.groups == 1 and max(*attrs.stride, *attrs.dilation) == 1
+    is_small = static_size(node.type.shape) <= MOST_WEIGHTS and static_size(x.type.shape[1:]) <= MOST_PIXELS
+    if not is_dense or not is_small or x.type.dtype not in (float32, float64):
+        return None
+    window, pooled, index = _pooled(g)
+    attributes = at.PooledConvAttrs(
+        *(attrs.low, attrs.high, window, g.type.shape[2:], attrs.size), parts=x.type.shape[0]
+    )
+    rows = b.make("pooled_grad_weight", [b.permute(i, (0, 2, 3, 1)) for i in (x, pooled, index)], attributes)
+    count = product(node.type.shape)
+    return Rows(b.permute(rows, (0, 1, 4, 2, 3)), b.reshape(rows, (x.type.shape[0], count)))
+
+
+def _pooled(g: Node) -> tuple[tuple[int, ...], Node, Node]:
+    """The window of the pool after a convolution, the pool's gradient, and the positions of its maxima."""
+    if g.op == "max_pool2d_grad":
+        pool = attrs_of(g, at.PoolGradAttrs)
+        disjoint = pool.window == pool.stride and max(*pool.low, *pool.high) == 0
+        if disjoint and prod(pool.window) <= SMALL_WINDOW:
+            return pool.window, *g.inputs
+    return (1, 1), g, b.full(0, TensorType(g.type.shape, index_dtype((1, 1))))
 
 
 def weight_gradient_term(node: Node, images: Node, gradients: Node) -> Term:

@@ -169,7 +169,7 @@ def sum_terms(terms: Sequence[MaskTerm], scores: Shape, dtype: DType) -> list[No
 
 @dataclass(frozen=True)
 class Visible:
-    """What a term of known values lets queries see."""
+    """The keys that a constant mask leaves visible to the queries."""
 
     everything: bool
     causal: bool  # exactly the keys up to the query's own index
@@ -183,7 +183,7 @@ class StaticMasks:
         self._visible: dict[Node, Visible | None] = {}
 
     def visible(self, mask: Node) -> Visible | None:
-        """What a term shows; None if its values are unknown, or if it adds anything but zeros to visible scores."""
+        """The keys that a mask leaves visible; None if its values are unknown, or if it changes visible scores."""
         if mask not in self._visible:
             self._visible[mask] = self._classify(mask)
         return self._visible[mask]

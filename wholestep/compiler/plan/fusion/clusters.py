@@ -297,6 +297,9 @@ class Fuser:
         row = cluster.is_row(node)
         if shape != (cluster.rows if row else cluster.shape) or (row and cluster.kind is not Kind.NEST):
             return False
+        # In a fused loop a value of the cluster exists only at the current position, in a register.  So each operand
+        # that the cluster computes must be read at that position; other operands are in memory and may be read
+        # anywhere.
         special = node.op in GATHERS
         for position, access in enumerate(input_accesses):
             if self.of.get(access.base) is not cluster:

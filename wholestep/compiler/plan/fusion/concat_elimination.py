@@ -25,6 +25,8 @@ def eliminate_concats(clusters: Sequence[Cluster], graph: IRGraph) -> list[Clust
         node = cluster.nodes[0]
         if node.op != "concat" or len(cluster.nodes) > 1:
             continue
+        # All parts must come from one kernel over one iteration space, and have no other reader: then none is stored
+        # twice.
         producers = {of.get(part) for part in node.inputs}
         only_reader = all(part in single_use for part in node.inputs)
         (producer, *others) = producers

@@ -147,6 +147,7 @@ def fuse_partial_sums(clusters: list[Cluster]) -> list[Cluster]:
                 continue
             if home.loop != guest.loop or _are_alone(home) != _are_alone(guest):
                 continue
+            # A merged kernel runs both at once; a path between them, in either direction, would become a cycle.
             if reach.depends(home, guest) or reach.depends(guest, home):
                 continue
             absorb(home, guest, clusters, reach)

@@ -29,6 +29,8 @@ def join_recomputed(clusters: list[Cluster], fusion: Fusion) -> list[Cluster]:
     nests = [c for c in clusters if c.kind is Kind.NEST and c.loop is None and not is_rematerialized(c)]
     for guest in guests:
         operands = full_shape_operands(guest)
+        # A home runs after the point of need, reads an operand of the same shape anyway, and has room for the
+        # arguments.
         homes = [
             c
             for c in nests

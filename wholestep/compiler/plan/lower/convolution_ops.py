@@ -72,7 +72,7 @@ def window_attrs(window: Window, result_shape: Shape) -> at.Attrs:
     if w.op == "max_pool2d_grad":
         return at.PoolGradAttrs(w.pool, w.stride, w.low, w.high, True, size)
     if w.op in ("pooled_grad_weight", "pooled_grad_input"):
-        parts: int = result_shape[0] if w.op == "pooled_grad_weight" else 1  # type: ignore[assignment]
+        parts = result_shape[0] if w.op == "pooled_grad_weight" else 1
         return at.PooledConvAttrs(w.low, w.high, w.pool, w.middle, size, parts)
     return at.ConvGradAttrs(w.stride, w.low, w.high, w.dilation, w.groups, True, size)
 

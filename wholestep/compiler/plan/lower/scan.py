@@ -133,6 +133,7 @@ class _Body:
         for node in a.graph.nodes:
             if node not in new:
                 new[node] = node.with_inputs([new[i] for i in node.inputs])
+        # Carry t is the slot t of a stack: an iteration reads slot t and writes slot t + 1 (in reverse, t + 1 and t).
         slots = [after if i < a.carries else self.iteration for i in range(len(self.items))]
         results = [
             stored_copy(new[o.node]) if new[o.node].op == "scatter_add" else new[o.node] for o in a.graph.outputs

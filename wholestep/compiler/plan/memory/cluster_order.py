@@ -32,6 +32,9 @@ def place_updates(graph: IRGraph, clusters: list[Cluster]) -> list[Update]:
     for update in graph.updates:
         writer, node = of[update.node], update.node
         others = [r for r in readers.get(update.name, []) if r is not writer]
+        # In place is impossible if the writer still reads old elements at other positions, or if a reader of the old
+        # value depends on the writer.  Then the new value gets a buffer, and a copy is the last kernel that touches the
+        # state.
         if reads_elsewhere(writer, update) or any(reach.depends(r, writer) for r in others):
             node = Node("cast", (node,), at.CastAttrs(node.type.dtype), node.name, node.line)
             writer = copy_cluster(node, writer)
@@ -39,6 +42,7 @@ def place_updates(graph: IRGraph, clusters: list[Cluster]) -> list[Update]:
             reach.add(writer)
             reach.link(writer, writer.reads)
             others = readers.get(update.name, [])
+        # Anti-dependence: every reader of the old value runs before the kernel that stores the new one.
         writer.waits |= set(others)
         reach.link(writer, others)
         updates.append(Update(update.name, node))

@@ -41,7 +41,7 @@ def from_onnx(source: str | PathLike[str] | bytes, *, constants: Sequence[str] =
     are by mode again, as they were before they were exported.  Half types are widened to float32.
 
     Args:
-        source: the path of a file, whose external data lies beside it, or its bytes.
+        source: the path of a file, whose external data is in the same folder, or its bytes.
         constants: names, or patterns of names, of initialisers that stay constants.
 
     Example: `net = ws.from_onnx("net.onnx")`.

@@ -166,7 +166,7 @@ class _ProtobufReader:
         return array
 
     def _external(self, t: Any, count: int) -> Array:
-        """The values of an array that is stored in a second file beside the first one."""
+        """The values of an array that is stored in a second file in the same folder."""
         from onnx import helper
 
         entries = {e.key: e.value for e in t.external_data}
@@ -184,7 +184,9 @@ class _ProtobufReader:
         try:
             whole = path.stat().st_size
         except OSError:
-            raise CheckpointError(f"{t.name!r} of {self.what} lies in {path}, and there is no such file.") from None
+            raise CheckpointError(
+                f"{t.name!r} of {self.what} is stored in {path}, and there is no such file."
+            ) from None
         if length != size or start < 0 or start + size > whole:
             raise CheckpointError(
                 f"{t.name!r} of {self.what} takes {size} bytes; {path.name} has {whole}, of which {length} from "

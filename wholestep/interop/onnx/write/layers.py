@@ -140,7 +140,7 @@ class BatchNorm:
 
 
 def match_batch_norm(node: ir.Node) -> BatchNorm | None:
-    """The batch norm that `ws.batch_norm` records for evaluation; None if the sum is anything else."""
+    """The batch norm that `ws.batch_norm` records for evaluation; None if the expression has another form."""
     if node.op != "add" or node.inputs[0].op != "mul" or node.inputs[0].inputs[0].op != "sub":
         return None
     (_scaled, shift), (centred, slope) = node.inputs, node.inputs[0].inputs

@@ -29,7 +29,7 @@ from wholestep.interop.torch.aten.table import find_row
 
 log = logging.getLogger("wholestep")
 
-# Ops whose rows record another overload, or a result that torch computes beside it.
+# Ops whose rows record another overload, or a second result that torch computes with it.
 DECOMPOSED = frozenset({"adaptive_max_pool1d", "softshrink"})
 
 

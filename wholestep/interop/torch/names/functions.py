@@ -201,9 +201,13 @@ TORCH = NameTable(
         ("angle", "of a pair of real and imaginary parts: ws.atan2(imaginary, real)"),
         ("polygamma mvlgamma i0 igamma* nextafter frexp gcd lcm special special_*", _IN_NUMPY),
         (
-            "cholesky* det logdet slogdet inverse pinverse qr svd* eig* lobpcg lstsq lu lu_* matrix_exp matrix_rank orgqr "
-            "ormqr geqrf triangular_solve linalg norm_except_dim nuclear_norm frobenius_norm pca_lowrank solve symeig",
-            "there is no linear algebra beyond products here; compute it with np.linalg outside of the step",
+            "logdet inverse cholesky_* triangular_solve linalg",
+            "write ws.det, ws.slogdet, ws.inv, ws.solve, ws.cholesky or ws.solve_triangular, of up to 32 rows",
+        ),
+        (
+            "pinverse qr svd* eig* lobpcg lstsq lu lu_* matrix_exp matrix_rank orgqr "
+            "ormqr geqrf norm_except_dim nuclear_norm frobenius_norm pca_lowrank symeig",
+            "of linear algebra there are products, ws.solve, ws.cholesky and ws.det; compute it with np.linalg outside of the step",
         ),
         ("fft stft istft", "a complex number is a pair of tensors here: real, imaginary = ws.rfft(x), ws.irfft, ws.dft; of windows: ws.windows_along"),
         ("*_window signal", _WINDOW),

@@ -16,7 +16,7 @@ _HOOK = "ws.fit(..., observer=ws.ConsoleObserver()) sees what every layer gives;
 
 # functions of `ws` that take the tensor as their first argument
 _FUNCTIONS = (
-    "argmin all any ceil chunk clip cosine_similarity count_nonzero cumsum dropout einsum erf expm1 flatten flip floor "
+    "argmin all any cholesky det slogdet ceil chunk clip cosine_similarity count_nonzero cumsum dropout einsum erf expm1 flatten flip floor "
     "floor_divide gelu isfinite isinf isnan lerp log10 log1p log_softmax logical_xor logsumexp masked_fill matmul "
     "maximum minimum movedim norm normalize pow repeat roll round rsqrt sign silu softmax split square squeeze std "
     "stop_gradient tril triu trunc unbind unflatten unsqueeze var zeros_like ones_like full_like swiglu "

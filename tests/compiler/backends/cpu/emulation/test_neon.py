@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 
+import wholestep as ws
 from tests.compiler import native
-from tests.compiler.backends.cpu.compiler_suite import EXAMPLES
+from tests.compiler.backends.cpu.compiler_suite import EXAMPLES, OPTIONS, mlp
 from tests.compiler.backends.cpu.emulation.emulated import ARM64, Emulated, emulated_cpu
 from tests.compiler.backends.cpu.test_targets import STEPS, numbers, run_on
 from tests.compiler.ir.random_graphs import LARGEST_VALUE, example_values, graphs
@@ -55,6 +59,35 @@ def test_networks_train_to_the_bits_of_x86(name: str) -> None:
         there = EXAMPLES[name].results(device)
     here = EXAMPLES[name].results(AVX2.name)
     assert [key for key in here if here[key].tobytes() != there[key].tobytes()] == []
+
+
+@pytest.mark.long
+def test_a_run_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
+    """On ARM64, and on x86-64 from its file: moments and the numbers of dropout continue."""
+    if AVX2 not in available_targets():
+        pytest.skip(f"needs a processor that is {AVX2}")
+    x, y = EXAMPLES["mlp"].rows()
+
+    def session(device: str) -> ws.Session:
+        return ws.build_session(
+            mlp(), inputs=ws.Spec(("batch", *x.shape[1:])), targets=ws.Spec(("batch",), "int32"), loss="cross_entropy",
+            optimizer="adamw", batch_size=len(x), seed=3, device=device, options=OPTIONS,
+        )  # fmt: skip
+
+    def losses(of: ws.Session) -> list[float]:
+        return [of.step(x=x, labels=y).loss for _ in range(3)]
+
+    whole = session(AVX2.name)
+    expected = [losses(whole), losses(whole)]
+    with emulated_cpu(NEON) as device:
+        first, resumed = session(device), session(device)
+        assert losses(first) == expected[0]
+        save_file(first.state_dict(), tmp_path / "state.safetensors")
+        for other in (resumed, session(AVX2.name)):
+            other.load_state_dict(load_file(tmp_path / "state.safetensors"))
+            assert losses(other) == expected[1]
+            found, wanted = other.state_dict(), whole.state_dict()
+            assert [name for name in wanted if found[name].tobytes() != wanted[name].tobytes()] == []
 
 
 @pytest.mark.long

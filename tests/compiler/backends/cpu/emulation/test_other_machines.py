@@ -15,6 +15,8 @@ import wholestep as ws
 from tests.compiler.backends.cpu.compiler_suite import EXAMPLES, OPTIONS, ROWS, Example, _spec
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, CCompiler
+from wholestep.compiler.backends.cpu.runtime.library import build_library
+from wholestep.compiler.runtime.cache.content_store import ContentStore
 
 pytestmark = pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the ziglang wheel: pip install ziglang")
 ZIG = (sys.executable, "-m", "ziglang", "cc", "-O0", "-Wall", "-Werror")
@@ -68,6 +70,15 @@ def plan_text(example: Example) -> str:
 @pytest.mark.parametrize("triple", MACHINES)
 def test_the_runtime_compiles(triple: str, tmp_path: Path) -> None:
     MACHINES[triple].compile([NATIVE / name for name in MACHINES[triple].files], tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("triple", [name for name, machine in MACHINES.items() if not machine.flags])
+def test_the_runtime_is_linked(triple: str, tmp_path: Path) -> None:
+    """As Python does it there; zig brings the system's libraries."""
+    compiler = CCompiler((*ZIG[:-2], "-target", triple), triple)
+    for part in ("", "half", "double"):
+        assert build_library(ContentStore(tmp_path), compiler, MACHINES[triple].target, part).stat().st_size > 0
 
 
 @pytest.mark.parametrize(

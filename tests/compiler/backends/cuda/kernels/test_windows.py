@@ -50,6 +50,8 @@ MANY: dict[str, Case] = {
     "half": ((8, 9, 7), [(16, {"kernel": 3, "stride": 2, "padding": 1}, 0), (8, {"kernel": 1}, 2)]),
     "half and far": ((16, 9, 8), [(8, {"kernel": 3, "dilation": 2, "padding": 2}, 0), (8, {"kernel": (1, 3)}, 0)]),
     "half and filled up": ((3, 7, 8), [(32, {"kernel": 3, "padding": 1}, 0), (8, {"kernel": 1}, 0)]),
+    "half of odd numbers": ((45, 12, 12), [(20, {"kernel": 3, "padding": 1}, 0), (45, {"kernel": 3, "stride": 2}, 0)]),
+    "half of pixels": ((40, 40, 40), [(21, {"kernel": 1}, 0)]),
     "half of few": ((3, 8, 8), [(8, {"kernel": 3, "padding": 1}, 2), (24, {"kernel": 2, "groups": 2}, 0)]),
 }
 
@@ -107,6 +109,8 @@ def test_convolutions_of_many_channels_in_half_types_are_the_librarys() -> None:
     """With its own strides, kernels of one pixel and pools behind; groups and three channels are ours."""
     forms = {name: windows_of(planned()[name][1].plan) for name in MANY}
     assert forms["half"] == forms["half and far"] == forms["half and filled up"] == ["cudnn"] * 5
+    assert set(forms["half of odd numbers"]) == {"cudnn", "direct", "gradient"}  # the second layer has little work
+    assert forms["half of pixels"] == ["direct", "cudnn"]  # outputs of the weight gradient alone are filled up
     assert set(forms["half of few"]) == {"direct", "gradient", "grouped", "grouped gradient"}
 
 

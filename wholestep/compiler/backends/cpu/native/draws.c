@@ -56,7 +56,7 @@ static __attribute__((noinline)) void draw_normals(formula f, const uint32_t *fi
    bits differ between libraries: if they could change the float that it is rounded to, its position is noted, and NumPy
    computes it.  Returns the number of such values, of which the first `room` are noted. */
 WS_EXPORT long ws_normals(uint64_t key, uint64_t first, long count, double lift, double scale, double shift, float *out,
-                          long *noted, long room) {
+                          int64_t *noted, long room) {
   const formula f = {lift, scale, shift};
   long doubtful = 0;
   for (long start = 0; start < count; start += CHUNK) {

@@ -26,7 +26,7 @@ static inline int64_t end_turn(int64_t begin) {
   return now;
 }
 
-/* A counter that threads wait on.  `asleep` saves the waking thread a system call if nobody sleeps. */
+/* A counter that threads wait on.  `asleep` saves the waking thread a system call if no thread sleeps. */
 typedef struct {
   int value;
   int asleep;

@@ -9,7 +9,7 @@ directly into the library's channels-last layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import (
     CHANNELS,
@@ -18,6 +18,7 @@ from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import (
     is_for_library,
     is_grouped_half,
 )
+from wholestep.compiler.backends.gpu.cost_model import LibraryCosts
 from wholestep.compiler.backends.gpu.grids.convolution_operands import static_extent
 from wholestep.compiler.backends.gpu.target import GpuTarget
 from wholestep.compiler.ir import attrs as at
@@ -27,40 +28,74 @@ from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.lower.materialize import stored_copy
+from wholestep.records import dataclass
 
 VIEWS = ops_with(Trait.VIEW)
 
 
 def fill_channels(graph: IRGraph, target: GpuTarget) -> IRGraph:
-    """Pads the channels of a network's first convolution with zeros (half types, few channels in, many out).
+    """Pads channels in half types with zeros to packs, so that the library computes the convolution on tensor cores.
 
-    Tensor cores multiply packs of channels: three take as long as eight.
+    A pack of eight takes as long as the three channels of a network's first convolution, or the 21 scores of a pixel
+    as 24.
     """
-    return rewrite(graph, lambda node: _pad_channels(node, target.cost_model.library.padded_outputs))
+    return rewrite(graph, lambda node: _fill(node, target.cost_model.library))
 
 
-def _pad_channels(node: Node, outputs_step: int) -> Node:
+def _fill(node: Node, costs: LibraryCosts) -> Node:
     if node.op not in OPS or computes_half(node):
         return node
     a = node.attrs
     assert isinstance(a, at.ConvAttrs | at.ConvGradAttrs)
-    weight = node if node.op == "conv2d_grad_weight" else node.inputs[1]
-    outputs, _, _, channels = map(static_extent, weight.type.shape)
-    missing = -channels % CHANNELS
-    if not (a.last and node.inputs[0].type.dtype.is_half and a.groups == 1 and missing and outputs % outputs_step == 0):
+    outputs, tall, wide, channels = map(static_extent, _weight_of(node).type.shape)
+    missing = Missing(-channels % CHANNELS, -outputs % CHANNELS)
+    if not (a.last and node.inputs[0].type.dtype.is_half and a.groups == 1 and (missing.channels or missing.outputs)):
         return node
-
-    def pad_last(x: Node) -> Node:
-        return b.pad(x, (0, 0, 0, 0), (0, 0, 0, missing))
-
-    first, second = node.inputs
+    if missing.outputs or channels > CHANNELS:
+        rows, columns = map(static_extent, _result_of(node).type.shape[1:3])
+        is_slow = tall * wide > 1 or node.op == "conv2d_grad_weight"  # others have a kernel without tensor cores
+        if not is_slow or rows * columns * outputs * tall * wide * channels < costs.padded_products:
+            return node
+    elif outputs % costs.padded_outputs:
+        return node
     with b.origin(node):
-        if node.op == "conv2d":
-            return node.with_inputs([pad_last(first), pad_last(second)])
-        padded = node.with_inputs(
-            [pad_last(first), second] if node.op == "conv2d_grad_weight" else [first, pad_last(second)]
-        )
-        return b.slice_axes(padded, (0, 0, 0, 0), node.type.shape)
+        return missing.pad(node)
+
+
+def _weight_of(node: Node) -> Node:
+    return node if node.op == "conv2d_grad_weight" else node.inputs[1]
+
+
+def _result_of(node: Node) -> Node:
+    """The result of the forward convolution, or its gradient."""
+    return {"conv2d": node, "conv2d_grad_input": node.inputs[0]}.get(node.op, node.inputs[1])
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The channels and outputs that a convolution lacks to be in packs."""
+
+    channels: int
+    outputs: int
+
+    def pad(self, node: Node) -> Node:
+        """The convolution, or the adjoint, of padded operands; its result without the padding."""
+        images, weight = self._pad(self.channels, 3), self._pad(self.outputs, 0)
+        results = self._pad(self.outputs, 3)
+        first, second = node.inputs
+        operands = {
+            "conv2d": lambda: [images(first), weight(images(second))],
+            "conv2d_grad_input": lambda: [results(first), weight(images(second))],
+            "conv2d_grad_weight": lambda: [images(first), results(second)],
+        }[node.op]()
+        padded = node.with_inputs(operands)
+        return padded if padded.type == node.type else b.slice_axes(padded, (0, 0, 0, 0), node.type.shape)
+
+    @staticmethod
+    def _pad(count: int, axis: int) -> Callable[[Node], Node]:
+        """Pads one axis of an image or a weight with zeros."""
+        high = tuple(count if d == axis else 0 for d in range(4))
+        return lambda x: b.pad(x, (0, 0, 0, 0), high) if count else x
 
 
 def round_images(graph: IRGraph) -> IRGraph:

@@ -184,7 +184,8 @@ class Epochs:
     def _data_record(self, epoch: Epoch, begins: Mapping[str, int]) -> AnyArray:
         """Addresses and order of the rows: `ws_data` of native/gather.h.
 
-        Three records: for the first and the second input buffers, and for inputs that a persistent kernel reads itself.
+        Three records: one for each of the two alternating input buffers, and one for inputs that a persistent kernel
+        reads itself.
         """
         inputs, first, second = dict(self._program.plan.inputs), self._program.address, self._second.__getitem__
         direct = {name for name in epoch.sources if self._persists() and inputs[name] == self._persistent_input}

@@ -95,7 +95,7 @@ Points = Mapping[int, Numbers]
 
 @dataclass(frozen=True)
 class KernelWork:
-    """What the schedule makes of a kernel's work."""
+    """The work of a kernel under its schedule."""
 
     rounds: float  # loads that a thread of a block waits for one after the other
     active: float  # threads of the grid that have work, at the same time

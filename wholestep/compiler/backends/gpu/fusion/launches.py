@@ -123,6 +123,9 @@ def check_launches(plan: Plan) -> None:
         sound = len({(k.loop, schedule_of(k).threads) for k in launch}) == 1
         sound &= len(launch) == 1 or all(may_share(plan, k) for k in launch)
         sound &= all(is_chain(plan, part) for part in parts_of(launch))
+        # Parts of a launch run concurrently, so no two of them may conflict: write after read, write after write, or
+        # read after write, of equal buffers or of arena ranges that overlap.  Kernels of one part are ordered by a
+        # block barrier: they may share a buffer, but not two buffers with common bytes.
         used = [(number, k) for number, part in enumerate(parts_of(launch)) for k in part]
         for i, (part, k) in enumerate(used):
             reads, writes = (buffers - work for buffers in reads_and_writes(k))

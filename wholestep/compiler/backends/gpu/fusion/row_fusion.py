@@ -51,11 +51,15 @@ def can_be_rows(draft: Draft, kernel: Kernel) -> bool:
         return False
     if schedule.form == Form.ROWS and 1 < schedule.width < WARP:
         return False  # rows that share a warp need a grid of their own
+    # The block that computes row i must be the only one that writes it.  Work rows are private to a block.
     if not all(stays_in_row(load, axis, extent) for load in kernel.body.stores() if not _is_work(draft, load)):
         return False
     body = kernel.body
     if isinstance(body, Dot):
         n, k = kernel.axes[body.n], kernel.axes[body.k]
+        # A block multiplies one row by the whole weights, without tiles: worthwhile only for short sums and weights
+        # that remain in the cache.  The chunks of the tiled kernel are kept, so that the order of additions is the
+        # same.
         if (
             not isinstance(n, int)
             or not isinstance(k, int)
@@ -94,6 +98,8 @@ def may_follow(draft: Draft, chain: Sequence[Kernel], kernel: Kernel) -> bool:
         return False
     written = {load.buffer for k in chain for load in k.body.stores()}
     stored = {load.buffer for load in kernel.body.stores()}
+    # Accesses of the new kernel and of the chain that meet in a buffer: read after write, write after read, write after
+    # write.  Blocks are not synchronized with each other, so each must be to the block's own row.
     shared_accesses = [(kernel, load) for load, _ in kernel.body.reads() if load.buffer in written]
     shared_accesses += [(k, load) for k in chain for load, _ in k.body.reads() if load.buffer in stored]
     shared_accesses += [(k, load) for k in chain for load in k.body.stores() if load.buffer in stored]
@@ -121,6 +127,8 @@ def chains_of(draft: Draft, kernels: Sequence[Kernel], predecessors: Mapping[int
                         return True
         return False
 
+    # Greedy: each chain is extended by later kernels that read it, unless the chain would then wait for a kernel that
+    # waits for the chain (a cycle between launches).
     taken: set[int] = set()
     rows = {k.id for k in kernels if can_be_rows(draft, k)}
     for k in kernels:

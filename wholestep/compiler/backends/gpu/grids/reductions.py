@@ -47,6 +47,7 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
                 vector=elements_per_thread,
             )
         return GpuSchedule(Form.ROWS, THREADS, slices, width=width, vector=elements_per_thread)
+    # Elementwise: a grid-stride loop over vectors of adjacent elements.
     if not uses_work_rows and not any(level.reduces for level in nest.levels):
         elements_per_thread = _elementwise_vector(plan, nest, length)
         vectors = rows * -(-evaluate(length, sizes) // elements_per_thread)
@@ -56,6 +57,8 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
             blocks_of(vectors, THREADS, costs.grids.most_vector_blocks),
             vector=elements_per_thread,
         )
+    # Reductions along a row: several short rows share a warp, a row up to `warp_row` has a warp, a longer one a block.
+    # The form fixes the order of additions, so it depends on static lengths only, never on the number of rows.
     if isinstance(length, int) and (shares := _rows_in_a_warp(costs.reductions, kernel, nest, length)):
         width, vector = shares
         blocks = blocks_of(rows, THREADS // width, costs.grids.most_vector_blocks)

@@ -96,12 +96,15 @@ def find_persistent_step(plan: Plan) -> PersistentStep | str:
     reason = _why_not_forward(plan, forward)
     if reason:
         return reason
+    # The first and the last launch are the pair that stays resident: the product x·W of the next step reads the weights
+    # that the update of this step has just written, so the blocks keep W in shared memory from step to step.
     dot = forward.body
     assert isinstance(dot, Dot)
     gradient = next((k for k in launches[-1] if dot.b.buffer in reads_and_writes(k)[1]), None)
     if gradient is None or not _is_update(plan, forward, gradient):
         return "the weights are not updated by the kernel of their gradient"
     states = _elementwise_states(plan, forward, gradient)
+    # No other kernel may see the resident values: they are in memory only at the end of a run of steps.
     others = [k for k in plan.kernels if k not in (forward, gradient)]
     used = set[int]().union(*(reads | writes for reads, writes in map(reads_and_writes, others)))
     if (
@@ -110,6 +113,7 @@ def find_persistent_step(plan: Plan) -> PersistentStep | str:
         or used & {*states, dot.a.buffer}
     ):
         return "other kernels use the first weights, their states or the input rows"
+    # The next launch is one chain of row kernels: each of its blocks reads only its own row of the first product.
     chain = parts_of(launches[1])
     if len(chain) > 1 or not _needs_own_rows(forward, chain[0]):
         return "the kernels after the first product depend on other rows of it than their own"
@@ -118,6 +122,7 @@ def find_persistent_step(plan: Plan) -> PersistentStep | str:
     assert isinstance(columns, int), "`_why_not_forward` has checked it"
     rows = next(n for n in (32, 64, 128) if n >= evaluate(forward.axes[dot.m], plan.sizes))
     other_updates = tuple(k for k in launches[-1] if k is not gradient)
+    # All blocks meet at barriers, so they must be resident at the same time: one per multiprocessor.
     tiles = -(-features // DEEP) * -(-columns // WIDE)
     blocks_wanted = max(tiles + others_blocks(other_updates) + 1, *(others_blocks(part) for part in launches[1:-1]))
     target = target_of(plan)

@@ -108,6 +108,8 @@ def find_persistent_scan(draft: Draft, kernels: Sequence[Kernel]) -> PersistentS
         or not any(isinstance(k.body, Dot) for k in kernels)
     ):
         return "its kernels do not run over the same rows and units"
+    # What the loop itself computes may cross blocks in one way only: as the left operand of a product.  Everything else
+    # that it wrote must be read by the block that owns the element.
     written = {load.buffer for k in kernels for load in k.body.stores()}
     if not all(_is_block_local(load, k, units) for k, load in _owned_accesses(kernels) if load.buffer in written):
         return "an element depends on other rows or units than its own"
@@ -178,6 +180,7 @@ def _is_stepwise(kernels: Sequence[Kernel], written: set[int]) -> bool:
             return False
         if any(k.body.n == axis for i in a.index for axis, _ in i.terms):
             return False
+        # Barriers are per group of blocks with the same rows, so the operand's row must be the block's own.
         if a.buffer in written:
             rows = [i for i, e in zip(a.index, a.shape, strict=True) if i.plain == k.body.m and e == k.axes[k.body.m]]
             if len(rows) != 1:
@@ -295,6 +298,8 @@ def _choose_tile(
     candidates: list[tuple[int, PersistentScan]] = []
     for rows in costs.scan_rows:
         for width in costs.scan_units:
+            # A block owns `rows` x `width` units.  A product with several columns per unit (the gates of an LSTM) has
+            # that many columns for each of them.
             widths = [columns_of(k) // units * width for k in dots]
             lanes = [lanes_of(rows, n) for n in widths]
             down = -(-capacity // rows)
@@ -302,6 +307,8 @@ def _choose_tile(
                 continue
             sums = [rows * n // WARP * chunks_of(k) for k, n in zip(dots, widths, strict=True)]
             work = sum(rows * n * depth_of(k) for k, n in zip(dots, widths, strict=True))
+            # Shared memory in 4-byte words: the resident columns of the weights; one tile of input rows; partial sums
+            # of the products; and the buffers that stay within a block.
             words = sum(n * padded_row_stride(depth_of(k)) for k, n in zip(dots, widths, strict=True))
             words += rows * max(padded_row_stride(depth_of(k)) for k in dots)
             halves = max(rows * (padded_row_stride(depth_of(k)) - APART) * 2 * is_half(draft, k) for k in dots)

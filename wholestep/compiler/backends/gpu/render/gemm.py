@@ -115,6 +115,7 @@ def product_call(
     tall, wide, groups = w.schedule.tile
     type = STORED[dtype]
     flags = ", ".join("true" if x else "false" for x in along)
+    # Loads of the epilogue that do not depend on the product are issued before it, to hide their latency.
     early = () if before else early_loads(level)
     seen = "Early" if early else "ws_nothing"
     if early:
@@ -126,6 +127,8 @@ def product_call(
         depth, chunk = w.kernel.axes[dot.k], w.schedule.chunk
         assert isinstance(depth, int), "k is static"
         bytes = [16 if along[0] and fours[0] else 4, 16 if fours[1] else 4]
+        # Three stages of operand tiles (asynchronous copies); afterwards the same memory holds the partial sums of
+        # groups.
         count = max(3 * (tall + wide) * (DEPTH * groups + 4), -(-depth // chunk) * groups * tall * wide)
         head = f"ws_whole_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {depth}, {chunk}, "
         head += f"{bytes[0]}, {bytes[1]}, {'true' if along[1] else 'false'}>("
@@ -140,6 +143,7 @@ def product_call(
     w.emit(head)
     w.emit(f"    {arguments}")
     w.depth += 1
+    # Two accessors for the operands, two for the epilogue: its early loads, and the value v of element (i, j).
     for opening, lines, four in (("[&](int i, int k)", a, fours[0]), ("[&](int k, int j)", b, fours[1])):
         operand_type = f"const {type} *" if single_block else f"const {type} &" if four else type
         with w.block(f"{opening} -> {operand_type}", "},"):

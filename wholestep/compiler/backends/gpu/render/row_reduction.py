@@ -109,7 +109,7 @@ class RowLevels:
 
     @property
     def before_last(self) -> str:
-        """The condition that a vector is not the last one of its thread: only that may end, or lie, behind the row."""
+        """The condition that a vector is not its thread's last one, which alone may reach past the end of the row."""
         return f"j + 1 < {self.pieces}" if self.pieces > 1 else ""
 
     @property

@@ -127,6 +127,8 @@ def weight_gradient_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis
 
 
 def partial_weight_gradient_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """Several partial sums, assigned to images by their position in the batch: not separable by rows."""
+    """Several partial sums, assigned to images by their position in the batch: not separable, unless by images."""
     placement = per_image_rule(node, inputs, axis)
+    if attrs_of(node, at.PooledConvAttrs).parts == node.inputs[0].type.shape[0]:
+        return placement
     return Mixed(node, "sums images by their position in the batch") if placement == Sharded(0) else placement

@@ -17,7 +17,7 @@ from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, float
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw, Pair, leaf
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 
-TYPICAL_SIZE = 64  # the extent of a symbolic dimension here; the final choice between orders is made by extraction
+TYPICAL_SIZE = 64  # the extent of a symbolic dimension here; extraction chooses between orders
 GAIN = 0.8  # the new order takes at most this fraction of the multiplications
 MOST = 48  # instances per program
 LONGEST = 8  # products; a chain of n has Catalan(n) orders: 1,430 for 8, 6 billion for 20

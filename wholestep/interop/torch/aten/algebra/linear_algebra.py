@@ -1,15 +1,17 @@
-"""Linear systems, determinants and triangular factors of small matrices, column by column."""
+"""ATen's linear systems, determinants and triangular factors: rows over `ws.solve` and others; QR and LU, column by
+column.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import wholestep as ws
+from wholestep.compiler.frontend.functions.linear_algebra import MOST
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
-MOST = 32  # the most rows: every column becomes several ops
 REFUSES = f"matrices of more than {MOST} rows"
 
 
@@ -25,44 +27,19 @@ def _identity(like: Tensor, n: int) -> Tensor:
     return (ws.iota((n, n), 0) == ws.iota((n, n), 1)).astype(like.dtype)
 
 
-def _gauss_jordan(a: Tensor, n: int, b: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-    """a⁻¹·b by Gauss-Jordan elimination with partial pivoting; and the signed pivots."""
-    whole, pivots = a if b is None else ws.concat([a, b], -1), []
-    rows = ws.iota((n,), 0, "int64")
-    for k in range(n):
-        largest = ws.abs(whole[..., k:, k]).argmax(-1, True).astype("int64") + k
-        order = ws.where(rows == k, largest, ws.where(rows == largest, k, rows))
-        whole = ws.take_along_axis(whole, order.reshape((*order.shape, 1)).expand(*whole.shape), -2)
-        pivot = whole[..., k : k + 1, k : k + 1]
-        sign = ws.where(largest == k, 1.0, -1.0).astype(a.dtype)
-        pivots.append(pivot[..., 0, 0] * sign[..., 0])
-        unit = (rows == k).astype(a.dtype).reshape((n, 1))
-        whole = whole - (whole[..., k : k + 1] - unit) * (whole[..., k : k + 1, :] / pivot)
-    return whole[..., n:] if b is not None else whole, pivots
-
-
 @row("_linalg_det", refuses=REFUSES)
 def _det(r: AtenRecorder, x: Any) -> tuple[Any, ...]:
-    total, *others = _gauss_jordan(*_square(r, x))[1]
-    for pivot in others:
-        total = total * pivot
-    return total, None, None
+    return ws.det(_square(r, x)[0]), None, None
 
 
 @row("_linalg_slogdet", refuses=REFUSES)
 def _slogdet(r: AtenRecorder, x: Any) -> tuple[Any, ...]:
-    pivots = _gauss_jordan(*_square(r, x))[1]
-    sign, size = ws.sign(pivots[0]), ws.log(ws.abs(pivots[0]))
-    for pivot in pivots[1:]:
-        sign, size = sign * ws.sign(pivot), size + ws.log(ws.abs(pivot))
-    return ws.stop_gradient(sign), size, None, None
+    return *ws.slogdet(_square(r, x)[0]), None, None
 
 
 @row("linalg_inv_ex", refuses=REFUSES)
 def _inv(r: AtenRecorder, x: Any, **_: Any) -> tuple[Any, ...]:
-    a, n = _square(r, x)
-    unit = _identity(a, n)
-    return _gauss_jordan(a, n, unit.expand(*a.shape))[0], None
+    return ws.inv(_square(r, x)[0]), None
 
 
 @row("_linalg_solve_ex", refuses=REFUSES)
@@ -72,47 +49,30 @@ def _solve(r: AtenRecorder, x: Any, y: Any, *, left: bool = True, **_: Any) -> t
     b = b.reshape((*b.shape, 1)) if is_vector else b
     a, b = (a, b) if left else (a.transpose(-1, -2), b.transpose(-1, -2))
     lead = r.shape[: r.result.ndim - (1 if is_vector else 2)]
-    solution = _gauss_jordan(a.expand(*lead, n, n), n, b.expand(*lead, *b.shape[-2:]))[0]
+    solution = ws.solve(a.expand(*lead, n, n), b.expand(*lead, *b.shape[-2:]))
     solution = solution if left else solution.transpose(-1, -2)
     return solution.reshape(r.shape), None, None, None
 
 
 @row("cholesky", refuses=REFUSES)
 def _lower(r: AtenRecorder, x: Any, upper: bool = False) -> Tensor:
-    return _cholesky(r, x, upper=upper)[0]
+    return ws.cholesky(_square(r, x)[0], upper)
 
 
 @row("linalg_cholesky_ex", refuses=REFUSES)
 def _cholesky(r: AtenRecorder, x: Any, *, upper: bool = False, **_: Any) -> tuple[Any, ...]:
-    a, n = _square(r, x)
-    transposed = a.transpose(-1, -2)
-    both = (a + transposed) * 0.5  # torch's gradient is that of a symmetric matrix
-    rest, columns = both + ws.stop_gradient((transposed if upper else a) - both), []
-    for k in range(n):
-        below = (ws.iota((n, 1), 0) >= k).astype(a.dtype)
-        column = rest[..., k : k + 1] / ws.sqrt(rest[..., k : k + 1, k : k + 1]) * below
-        columns.append(column)
-        rest = rest - column * column.transpose(-1, -2)
-    lower = ws.concat(columns, -1)
-    return lower.transpose(-1, -2) if upper else lower, None
+    return ws.cholesky(_square(r, x)[0], upper), None
 
 
 @row("linalg_solve_triangular", refuses=REFUSES)
 def _solve_triangular(
     r: AtenRecorder, x: Any, y: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    (a, n), b = _square(r, x), r.tensor(y)
-    if not left:
-        a, b, upper = a.transpose(-1, -2), b.transpose(-1, -2), not upper
-    solved: list[Tensor] = []
-    for k in reversed(range(n)) if upper else range(n):
-        value = b[..., k : k + 1, :]
-        if solved:
-            solution = ws.concat(solved[::-1] if upper else solved, -2)
-            value = value - ws.matmul(a[..., k : k + 1, k + 1 :] if upper else a[..., k : k + 1, :k], solution)
-        solved.append(value if unitriangular else value / a[..., k : k + 1, k : k + 1])
-    whole = ws.concat(solved[::-1] if upper else solved, -2)
-    return (whole if left else whole.transpose(-1, -2)).expand(*r.shape)
+    (a, _), b = _square(r, x), r.tensor(y)
+    if left:
+        return ws.solve_triangular(a, b, upper, unitriangular).expand(*r.shape)
+    turned = ws.solve_triangular(a.transpose(-1, -2), b.transpose(-1, -2), not upper, unitriangular)
+    return turned.transpose(-1, -2).expand(*r.shape)
 
 
 @row("triangular_solve", refuses=REFUSES)

@@ -1,4 +1,4 @@
-/* What compilers call by themselves, where there is no C library. */
+/* The functions that a compiler calls implicitly, for targets without a C library. */
 #include <stddef.h>
 #define PLAIN __attribute__((no_builtin("memcpy", "memmove", "memset"), noinline))
 

@@ -1,4 +1,4 @@
-/* The records of an exported step, which tables.h fills: where programs and tensors lie in the block.
+/* The records of an exported step, which tables.h fills: the offsets of programs and tensors in the block.
 
    Offsets are in bytes from the start of the block; tensors are known by their numbers in step.h. */
 #ifndef WS_PROGRAM_H

@@ -78,7 +78,7 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
 
 
 def _depthwise_weight(pen: WindowWriter) -> None:
-    """Depthwise: every channel has its own kernel, so vectors extend over channels, with all taps of each at once."""
+    """Depthwise: each channel has its own kernel, so vectors extend over channels; a tile sums all taps of its channels."""
     w, a = pen.w, pen.window
     _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")
@@ -133,7 +133,7 @@ def render_pooled_grad_weight(w: CWriter) -> None:
     pen.table("offsets", offsets, SMALL_WINDOW)  # full size: any byte read as a position is a valid index
     clear_frame(pen)
     images = w.extent(w.kernel.axes[pen.operands["x"].axes[0]])
-    parts = w.kernel.axes[0]
+    parts = w.extent(w.kernel.axes[0])
     with w.loop("q", *w.span(0)):
         w.axes[0] = "q"
         pen.call(f"ws_clear_{pen.suffix}", "sums", outputs * tall * padded)
