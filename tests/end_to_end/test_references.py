@@ -16,7 +16,7 @@ import pytest
 import wholestep as ws
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("wholestep", "docs", "tests", "benchmarks", "examples")
+FOLDERS = ("wholestep", "docs", "tests", "benchmarks", "examples", "tools")
 PROSE = (".md", ".py", ".pyi", ".h", ".c", ".cu", ".cpp")
 
 # A target of a link is a path: `[i](x, y)` in a comment is code.
