@@ -64,7 +64,5 @@ def test_a_small_copy_and_one_without_strides_keep_the_order_of_their_elements()
     g = ws.Graph()
     x = g.input("x", ("batch", 4096))
     g.set_outputs({"loss": (g.parameter("other", (4,)) ** 2).mean(), "scaled": x * 2.0})
-    plan = ws.build_session(
-        g, optimizer=ws.SGD(lr=0.1), batch_size=1024, device="null:cuda/sm_90", options=ANEW
-    ).plan
+    plan = ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=1024, device="null:cuda/sm_90", options=ANEW).plan
     assert not any(schedule_of(k).order for k in plan.kernels)

@@ -32,7 +32,9 @@ def decompose(first: int, axes: Sequence[int], extents: Mapping[int, int]) -> di
     return points
 
 
-def warps_of(order: Sequence[int], extents: Mapping[int, int], vector: int | None, each: int) -> list[dict[int, Numbers]]:
+def warps_of(
+    order: Sequence[int], extents: Mapping[int, int], vector: int | None, each: int
+) -> list[dict[int, Numbers]]:
     """The axis indices of some warps over vectors of `each` elements, in the given order of axes."""
     if vector is not None:
         extents = {**extents, vector: max(1, extents[vector] // each)}
