@@ -24,7 +24,7 @@ def run(rounds: int, threads: int) -> dict[str, float]:
 
 
 def show(result: Mapping[str, float]) -> None:
-    """Print a table; the limit is 1.10."""
+    """Print a table; the limit is 1.10, for bilinear interpolation 1.30."""
     print("time of a step of LeNet-5, batch 64, divided by the plain step's")
     for name, ratio in result.items():
         print(f"{name:<28}{ratio:>6.2f}x")
@@ -39,7 +39,7 @@ def _variants() -> dict[str, Any]:
         "RandomErasing": [ws.data.RandomErasing()],
         "Cutout": [ws.data.Cutout(8)],
         "RandomAffine": [ws.data.RandomAffine(15, 0.1, (0.9, 1.1), 5)],
-        "RandomAffine, nearest": [ws.data.RandomAffine(15, 0.1, (0.9, 1.1), 5, mode="nearest")],
+        "RandomAffine, bilinear": [ws.data.RandomAffine(15, 0.1, (0.9, 1.1), 5, mode="bilinear")],
         "ColorJitter": [ws.data.ColorJitter(0.2, 0.2)],
         "MixUp": [ws.data.MixUp(0.2)],
         "CutMix": [ws.data.CutMix()],

@@ -86,7 +86,7 @@ def test_a_window_is_the_convolutions() -> None:
         *(f for n in ("session", "steps", "train") for f in (folder / n).rglob("*.py")),
     ]
     assert len(files) > 50
-    texts = {f.name: f.read_text().replace("Family.WINDOW", "") for f in files}  # the family of ops
+    texts = {f.name: f.read_text().replace("Family.WINDOW", "").replace("Kind.WINDOW", "") for f in files}  # of ops
     assert [name for name, text in texts.items() if "window" in text.lower()] == []
 
 

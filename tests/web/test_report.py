@@ -100,6 +100,14 @@ def assert_curves_follow_the_controls(tab: Tab) -> None:
     assert not set(plain) & set(lines(tab, "Loss"))
     tab.click("#log")
     assert lines(tab, "Loss") == plain
+    tab.fill("#from", 2)
+    assert [path.count("L") for path in lines(tab, "Loss")] == [1] * 4
+    tab.fill("#to", 2)
+    assert [path.count("L") for path in lines(tab, "Loss")] == [1] * 4  # at least two epochs
+    tab.fill("#from", 0)
+    assert [path.count("L") for path in lines(tab, "Loss")] == [1] * 4  # epochs 1 and 2
+    tab.fill("#to", "")
+    assert lines(tab, "Loss") == plain
     tab.evaluate("document.querySelector('#runs input').focus()")
     tab.press("Space")
     assert len(lines(tab, "Loss")) == 2

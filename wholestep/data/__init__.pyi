@@ -13,8 +13,9 @@ from wholestep.data.tables.encoding import Encoding as Encoding
 from wholestep.data.splits import Holdout as Holdout, folds as folds, split as split
 from wholestep.data.transforms import Crop as Crop, Flip as Flip, Noise as Noise, Normalize as Normalize, Scale as Scale
 from wholestep.data.augment import (
-    ColorJitter as ColorJitter, CutMix as CutMix, Cutout as Cutout, MaskTokens as MaskTokens, MixUp as MixUp,
-    RandomAffine as RandomAffine, RandomErasing as RandomErasing, RandomFlip as RandomFlip, SpecAugment as SpecAugment,
+    Augmentation as Augmentation, ColorJitter as ColorJitter, CutMix as CutMix, Cutout as Cutout,
+    MaskTokens as MaskTokens, MixUp as MixUp, RandomAffine as RandomAffine, RandomErasing as RandomErasing,
+    RandomFlip as RandomFlip, SpecAugment as SpecAugment,
 )
 from wholestep.data.sequences.ragged import Ragged as Ragged
 from wholestep.data.loader import DataLoader as DataLoader

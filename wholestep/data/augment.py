@@ -152,7 +152,7 @@ class RandomAffine(Augmentation):
         translate: shares of height and width by which images move at most, in each direction.
         scale: the least and the largest factor.
         shear: horizontal shears are from -shear to shear, in degrees.
-        mode: "bilinear" or "nearest" interpolation.
+        mode: "nearest" pixels, as torchvision's default, or "bilinear" interpolation, which takes four of them.
 
     Example: `ws.data.RandomAffine(degrees=15, translate=0.1)`.
     """
@@ -161,7 +161,7 @@ class RandomAffine(Augmentation):
     translate: float = 0.0
     scale: tuple[float, float] = (1.0, 1.0)
     shear: float = 0.0
-    mode: str = "bilinear"
+    mode: str = "nearest"
 
     def __post_init__(self) -> None:
         _need_range(self, "scale", self.scale)
@@ -192,7 +192,7 @@ def _sample(x: Tensor, rows: Tensor, columns: Tensor, mode: str) -> Tensor:
 
     The image gets a frame of zeros to which positions outside are clamped, so that no tap is compared with its size.
     """
-    height, width = (int(e) for e in x.shape[2:])  # type: ignore[arg-type]
+    height, width = (int(e) for e in x.shape[2:])
     framed = pad(x, [(0, 0), (0, 0), (1, 2), (1, 2)])
     flat = framed.reshape((*x.shape[:2], (height + 3) * (width + 3)))
     if mode == "nearest":
@@ -429,7 +429,7 @@ def _images(augmentation: Augmentation | Mixing, x: Tensor) -> tuple[int, int]:
     if x.ndim != 4 or not all(isinstance(e, int) for e in sizes) or not x.dtype.is_float:
         kind = type(augmentation).__name__
         fail(ShapeError, f"{kind} takes images of floats, (N, C, H, W); received {x!r}.")
-    return int(sizes[0]), int(sizes[1])  # type: ignore[arg-type]
+    return int(sizes[0]), int(sizes[1])
 
 
 def _box(height: int, width: int, top: Tensor, bottom: Tensor, left: Tensor, right: Tensor) -> Tensor:

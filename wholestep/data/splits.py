@@ -192,7 +192,7 @@ def _column(data: Data, key: Any, what: str) -> Column:
     targets = data.target if isinstance(data, Framed) else next(iter(data.targets.values()), None)
     if targets is None or len(getattr(targets, "values", targets).shape) > 1:  # type: ignore[union-attr]
         raise UsageError(
-            f"{what}=True goes by one target per row, which this data does not have; give an array of classes."
+            f"{what}=True needs one target per row, which this data does not have; give an array of classes."
         )
     return as_column(targets, what)
 

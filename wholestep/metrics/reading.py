@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, cast
+from typing import Any, Generic, cast
 
 import numpy as np
 
@@ -209,7 +209,7 @@ def check_weight(metric: str, weight: ArrayKind, rows: Shape) -> None:
         )
 
 
-def merge_weighted_axes(weight: X | None, *values: X) -> tuple[X | None, *tuple[X, ...]]:
+def merge_weighted_axes(weight: Any, *values: Any) -> tuple[Any, ...]:
     """Weights of several axes, such as of the elements of packed rows, as one axis of rows, and the values likewise."""
     axes = 0 if weight is None else len(weight.shape)
     if weight is None or axes < 2 or any(v.shape[:axes] != weight.shape for v in values):

@@ -117,7 +117,7 @@ def mixed_loss(loss: Any, share: Tensor) -> Callable[..., Tensor]:
             f"{loss!r}.",
         )
 
-    def mixed(prediction: Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+    def loss_of_both(prediction: Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         plain = function(prediction, target, **({} if sample_weight is None else {"sample_weight": sample_weight}))
         each = losses.Loss(function.kind, **{**function.options, "reduction": "none"})
         own, other = each(prediction, target), each(prediction, flip(target, 0))
@@ -128,4 +128,4 @@ def mixed_loss(loss: Any, share: Tensor) -> Callable[..., Tensor]:
         weight = sample_weight.reshape((*sample_weight.shape, *(1,) * (own.ndim - sample_weight.ndim)))
         return by_mode(ratio((rows * weight).sum(), (weight + rows * 0.0).sum()), plain)
 
-    return mixed
+    return loss_of_both

@@ -386,8 +386,8 @@ def need_graph(model: object, what: str) -> None:
 
 def with_capacity(definition: Definition, batch_size: int | None, capacity: Mapping[str, int] | None) -> Definition:
     """The definition with its capacity; OptionError for a dimension without one."""
-    given = {**(capacity or {}), **({} if batch_size is None else {"batch": batch_size})}
-    definition = replace(definition, clocks=clocks_of(definition.model), capacity=given)
+    sizes = {**(capacity or {}), **({} if batch_size is None else {"batch": batch_size})}
+    definition = replace(definition, clocks=clocks_of(definition.model), capacity=sizes)
     graph = definition.trace(definition.main)
     fitted = replace(definition, capacity=merge_capacity(graph, batch_size, capacity))
     fitted.sizes_of(graph)

@@ -6,16 +6,19 @@ The norms of the rows come from the first backward pass (`passes/per_row/terms.p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NoReturn
 
-from wholestep.compiler.frontend.functions.primitives import where
+from wholestep.compiler.frontend.functions.primitives import concat, cos, log, sin, sqrt, where
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.types import float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.per_row.contributions import Contributions, gradient_square_norms
 from wholestep.compiler.passes.per_row.losses import row_losses, unaffected_terms
@@ -110,8 +113,21 @@ def _with_noise(graph: Graph, sums: Sequence[Tensor], clip: Tensor, privacy: Pri
     assert privacy.rows is not None
     deviation, rows = clip * graph.scalar(NOISE, privacy.noise), graph.scalar(ROWS, privacy.rows)
     with graph.scope("privacy"):
-        draws = [graph.random_normal(g.shape, dtype=g.dtype) for g in sums]
+        draws = _normal_numbers(graph, sums)
     return [(g + z * deviation.astype(g.dtype)) / rows.astype(g.dtype) for g, z in zip(sums, draws, strict=True)]
+
+
+def _normal_numbers(graph: Graph, like: Sequence[Tensor]) -> list[Tensor]:
+    """Standard normal numbers for every tensor, from one draw: both numbers of a pair of Box and Muller are used."""
+    counts = [math.prod(g.shape) for g in like]  # parameters have integer sizes
+    dtype = "float64" if any(g.node.type.dtype == float64 for g in like) else "float32"
+    pairs = ((sum(counts) + 1) // 2,)
+    u, v = (graph.random_uniform(pairs, dtype=dtype) for _ in range(2))
+    radius, angle = sqrt(-2.0 * log(1.0 - u)), 2.0 * math.pi * v
+    numbers = concat([radius * cos(angle), radius * sin(angle)], 0)
+    ends = list(accumulate(counts))
+    parts = [numbers[end - count : end] for end, count in zip(ends, counts, strict=True)]
+    return [z.reshape(g.shape).astype(g.dtype) for z, g in zip(parts, like, strict=True)]
 
 
 def _refuse_mixing(node: Node) -> NoReturn:

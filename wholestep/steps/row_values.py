@@ -87,7 +87,7 @@ def _row_values(
         named = dict(zip(gradients, expanded_gradients, strict=True))
         contributions = Contributions(batch)
         squares = gradient_square_norms(named, contributions)
-        expanded = contributions.shared(expanded)
+        expanded = contributions.share_sums(expanded)
         scale = b.expand_to(b.count(rows, squares.type.dtype), squares.type.shape, ())
         values[ROW_NORM] = b.mul(b.unary("sqrt", squares), scale)
     return ir.IRGraph(expanded.outputs[:count], expanded.updates, expanded.inputs), values

@@ -72,8 +72,8 @@ def check_segments(
     inlined = strip_stop_gradients(inline_calls(whole))
     nodes = [o.node for o in inlined.outputs]
     axes = list(segments.respected.values())
-    known = {node: _placement(axis) for node, axis in zip(nodes[len(outputs) :], axes, strict=True)}
-    placements = placements_of(nodes[: len(outputs)], MeshAxis.of_batch(TIME), known)
+    respecting = {node: _placement(axis) for node, axis in zip(nodes[len(outputs) :], axes, strict=True)}
+    placements = placements_of(nodes[: len(outputs)], MeshAxis.of_batch(TIME), respecting)
     for node in nodes[: len(outputs)]:
         if not isinstance(placements[node], Sharded | Replicated):
             _refuse(model, node, placements[node])

@@ -16,6 +16,7 @@ from wholestep.callbacks.run import Logs
 from wholestep.data.loader import DataLoader
 from wholestep.data.order import Poisson, Shuffled
 from wholestep.data.row_samplers import RowSampler
+from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
 from wholestep.data.table import Table
 from wholestep.errors import UsageError
@@ -83,6 +84,11 @@ def private_run(run: Experiment, loader: DataLoader) -> tuple[Experiment, DataLo
         raise UsageError(
             "privacy= draws every batch from all rows: give arrays, frames, or a data set with len(), and leave out "
             "shuffle=False, drop_last= and sampler=."
+        )
+    if isinstance(loader.source, PackedTable):
+        raise UsageError(
+            "privacy= protects rows, and a row of packed sequences has several. Pad or cut the sequences to one "
+            "length, and give them as arrays with a weight for each element."
         )
     if run.within is not None or run.overfit_batches is not None:
         raise UsageError("privacy= needs the number of steps before the run: leave out within= and overfit_batches=.")

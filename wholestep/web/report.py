@@ -51,20 +51,20 @@ def _run(run: Path) -> dict[str, Any]:
     checkpoints = checkpoints_in(run)
     if not checkpoints:
         raise CheckpointError(f"there is no checkpoint in {run}; expected the folder of a run, like runs/digits.")
-    rows, newest, problems = [], None, []
-    for each in checkpoints:
+    rows: list[dict[str, Any]] = []
+    newest, problems = None, []
+    for each in reversed(checkpoints):
         try:
             body = read_manifest(each.path)
-            history = TrainHistory.from_json(json.dumps(body["history"]))
+            newest = newest or (body, TrainHistory.from_json(json.dumps(body["history"])))
         except (CheckpointError, InputError) as error:
             problems.append(str(error))
             rows.append({"name": each.path.name, "updates": each.step, "problem": str(error)})
             continue
         rows.append(_row(each.path, body))
-        newest = body, history
     if newest is None:
         raise CheckpointError(f"no checkpoint in {run} is whole:\n  " + "\n  ".join(problems))
-    return _describe(*newest, rows)
+    return _describe(*newest, rows[::-1])
 
 
 def _describe(body: Mapping[str, Any], history: TrainHistory, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -90,15 +90,13 @@ def _epoch(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
 def _row(path: Path, body: Mapping[str, Any]) -> dict[str, Any]:
     """A line of the table of checkpoints."""
     files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
-    logs = {name: value for name, value in body.get("logs", {}).items() if not isinstance(value, list)}
-    shown = {name: value for name, value in logs.items() if not is_detail(name)}
-    epoch = body["position"]["epoch"]
+    logs = body.get("logs", {})
     return {
         "name": path.name,
         "updates": body["step"],
-        "epoch": epoch,
+        "epoch": body["position"]["epoch"],
         "bytes": sum(file.stat().st_size for file in files),
-        "logs": shown,
+        "logs": {name: value for name, value in logs.items() if not isinstance(value, list) and not is_detail(name)},
     }
 
 

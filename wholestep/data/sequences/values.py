@@ -49,7 +49,8 @@ def offsets_of(lengths: Integers) -> Integers:
 def ranges(starts: Integers, lengths: Integers) -> Integers:
     """The integers from `starts[i]` to `starts[i] + lengths[i]`, for each i, one after the other."""
     before = np.cumsum(lengths) - lengths
-    return np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
+    positions: Integers = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
+    return positions
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

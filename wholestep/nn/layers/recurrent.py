@@ -165,17 +165,17 @@ class Recurrent(Module):
         time, batch = steps.shape[:2]
         if lengths is None and mask is None:
             return None
-        name, given = ("mask", mask) if lengths is None else ("lengths", lengths)
+        name, counts = ("mask", mask) if lengths is None else ("lengths", lengths)
         axes = (batch,) if lengths is not None else (batch, time) if self.batch_first else (time, batch)
-        if not isinstance(given, Tensor) or given.shape != axes or (lengths is not None and mask is not None):
+        if not isinstance(counts, Tensor) or counts.shape != axes or (lengths is not None and mask is not None):
             fail(
                 ShapeError,
                 f"{type(self).__name__}: {name} must be a tensor of shape {shape_text(axes)}, and lengths and mask are "
-                f"not given together; received {given!r}.",
+                f"not given together; received {counts!r}.",
             )
         if lengths is not None:
             return (arange(time).reshape((time, 1)) < lengths.reshape((1, batch))).reshape((time, batch, 1))
-        return ((given.T if self.batch_first else given) != 0).reshape((time, batch, 1))
+        return ((counts.T if self.batch_first else counts) != 0).reshape((time, batch, 1))
 
     def _run(
         self, counts: Tensor | None, number: int, inputs: Tensor, state: State, reverse: bool
@@ -200,8 +200,8 @@ class Recurrent(Module):
             return tuple(where(x[1], new, old) for new, old in zip(after, state)), where(x[1], after[0], 0.0)
 
         if (segments := current_segments()) is not None:
-            kept = segments.state_factors(gates, reverse)
-            end, outputs = scan(step_with_reset, state, (gates, kept), reverse=reverse)
+            factors = segments.state_factors(gates, reverse)
+            end, outputs = scan(step_with_reset, state, (gates, factors), reverse=reverse)
             return end, segments.recurrent_outputs(outputs)
         if counts is not None:
             return scan(step_that_counts, state, (gates, counts), reverse=reverse)

@@ -42,8 +42,8 @@ class GroupMember:
 class Optimizer(ABC):
     """An immutable configuration of an update rule; building a session binds it to parameters.
 
-    A user-defined rule is a frozen dataclass whose fields are its hyperparameters and whose method `descend` returns the
-    new parameters; groups, freezing, saving and the array form are inherited.
+    A user-defined rule is a frozen dataclass whose fields are its hyperparameters and whose method `descend` returns
+    the new parameters; groups, freezing, saving and the array form are inherited.
 
     Args:
         name: the prefix of its runtime scalars (`"optimizer.lr"`); two optimizers in one step need two names.

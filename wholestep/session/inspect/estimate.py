@@ -1,7 +1,8 @@
 """`StepEstimate`: what a step will take, before it runs: seconds, bytes by purpose and layer, and what would change.
 
 The time is that of the target's cost table: each kernel takes the longer of its operations and its bytes, divided among
-the threads, and each barrier a fixed time.
+the threads, and each barrier a fixed time.  The table prices products at one shape, for comparisons; on a CPU, the
+operations of products and convolutions are scaled to the times that kernels of networks take.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from wholestep.charts import Chart, draw
 from wholestep.compiler.plan.io.report import PlanReport
 from wholestep.compiler.plan.io.traffic import loads, price_kernel, stores
-from wholestep.compiler.plan.model.kernel import Plan, Space
+from wholestep.compiler.plan.model.kernel import Kind, Plan, Space
 from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, WholestepError
@@ -26,14 +27,18 @@ from wholestep.steps.definition import TRAIN
 from wholestep.steps.options import as_memory_limit
 
 BARRIER = 1.5e-6  # seconds of a barrier of the threads of a CPU; estimated, not measured
+# The time of a kernel's operations as a multiple of their price, on one thread: rounded means over the kernels of the
+# nine steps of `python -m benchmarks estimate`.
+OF_PRICE = {Kind.DOT: 0.8, Kind.WINDOW: 1.25}
 CALL = 2.0e-6  # seconds of a step outside of its kernels: the scalar prologue, the native call; estimated
 
 
 def step_seconds(plan: Plan, target: Target, threads: int) -> float:
     """The time of a step: of its kernels by the target's cost table, and of barriers on a CPU."""
-    total = 1e-9 * sum(max(price_kernel(kernel, plan.buffers, target.costs)) for kernel in plan.kernels)
+    prices = [(kernel.kind, *price_kernel(kernel, plan.buffers, target.costs)) for kernel in plan.kernels]
     if target.family != "cpu":
-        return total
+        return 1e-9 * sum(max(operations, moved) for _, operations, moved in prices)
+    total = 1e-9 * sum(max(OF_PRICE.get(kind, 1.0) * operations, moved) for kind, operations, moved in prices)
     return total / threads + CALL + (plan.regions * BARRIER if threads > 1 else 0.0)
 
 

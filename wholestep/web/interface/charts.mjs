@@ -53,11 +53,11 @@ const frame = (label, ...children) =>
   make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 6}`, role: "img", "aria-label": label }, ...children);
 
 // series: [{name, points: [[epoch, value], ...], kind}], without kinds the first is solid and the second dashed.
-export function curves(title, series, { log = false, keys = true } = {}) {
+export function curves(title, series, { log = false, keys = true, from = 0 } = {}) {
   const points = series.flatMap((one) => one.points);
-  const last = Math.max(2, range(points.map(([epoch]) => epoch))[1]);
+  const last = Math.max(from + 2, range(points.map(([epoch]) => epoch))[1]);
   const kindOf = ({ kind }, i) => kind ?? (i ? "second" : "first");
-  const x = { marks: ticks(0, last).filter((mark) => Number.isInteger(mark)), of: (value) => value / last };
+  const x = { marks: ticks(from, last).filter((mark) => Number.isInteger(mark)), of: (value) => (value - from) / (last - from) };
   const y = scaleOf(points.map(([, value]) => value), { log });
   const [across, up] = placing(x, y);
   const drawn = series.map(({ name, points: own, kind }, i) => {

@@ -40,7 +40,14 @@ function thin(points) {
 
 function series(run, name, weight) {
   const points = run.epochs.filter((row) => isNumber(row[name]) && Math.abs(row[name]) < LARGEST).map((row) => [row.epoch, row[name]]);
-  return thin(weight ? smooth(points, weight) : points);
+  const { from, to } = zoom();
+  return thin((weight ? smooth(points, weight) : points).filter(([epoch]) => epoch >= from && epoch <= to));
+}
+
+// The epochs that the curves show.
+function zoom() {
+  const from = Math.max(0, Number(byId("from").value) || 0);
+  return { from, to: Math.max(from + 1, Number(byId("to").value) || Infinity) };
 }
 
 function drawCurves() {
@@ -53,7 +60,7 @@ function drawCurves() {
       { name: run.name, kind: run.kind, points: series(run, name, weight) },
       { name: `${run.name}, validation`, kind: `${run.kind} held`, points: series(run, `val_${name}`, weight) },
     ]).filter(({ points }) => points.length);
-    return curves(titled(name), lines, { log, keys: shown().length <= MOST_KEYS });
+    return curves(titled(name), lines, { log, keys: shown().length <= MOST_KEYS, from: zoom().from });
   }));
 }
 
@@ -137,6 +144,6 @@ fill(byId("runs"), runs.map(legend));
 byId("only").hidden = runs.length < 2;
 byId("differences").addEventListener("change", draw);
 byId("log").addEventListener("change", drawCurves);
-byId("smoothing").addEventListener("input", drawCurves);
+for (const id of ["smoothing", "from", "to"]) byId(id).addEventListener("input", drawCurves);
 draw();
 document.documentElement.dataset.ready = "true";

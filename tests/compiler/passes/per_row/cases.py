@@ -172,6 +172,12 @@ CASES: dict[str, Case] = {
     "shared weights": Case(SharedWeights, VECTORS, CLASSES),
     "weights of rows": Case(SharedWeights, VECTORS, CLASSES, weights=np.array([1.0, 0.5, 2.0, 3.0, 1.5])),
     "a convolution": Case(images(lambda: nn.Conv2d(4, 3, 3, stride=2, padding=1), features=36), IMAGES, CLASSES),
+    "a convolution and a pool": Case(
+        images(
+            lambda: nn.Conv2d(4, 3, 3, padding=1), nn.ReLU, lambda: nn.MaxPool2d(2, ceil_mode=False),
+            lambda: nn.Conv2d(3, 2, 2), features=8,
+        ), IMAGES[:, :, :6], CLASSES,
+    ),
     "a wide convolution of few pixels": Case(images(lambda: nn.Conv2d(4, 16, (7, 5)), features=32), IMAGES, CLASSES),
     "a grouped and a dilated convolution": Case(
         images(lambda: nn.Conv2d(4, 6, 3, groups=2), lambda: nn.Conv2d(6, 2, 2, dilation=2), features=12), IMAGES,

@@ -61,6 +61,7 @@ class GpuSchedule(Schedule):
     blocks: int = 1
     width: int = 1  # threads that share a row
     vector: int = 1  # adjacent elements per thread
+    order: tuple[int, ...] = ()  # axes of consecutive threads over elements, fastest last; (): rows, then vectors
     chunk: int = 0  # elements of a sum that one block adds up; 0: all of them
     chunks: int = 1  # number of chunks at capacity
     # GEMM: rows and columns per block, and thread groups that split k; convolution: see `grids/convolution.py`

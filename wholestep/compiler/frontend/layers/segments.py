@@ -69,8 +69,8 @@ class PackedSegments:
         )
         if mask is None:
             return same
-        given = as_tensor(mask)
-        return where(same, given, False) if given.dtype == boolean else where(same, given, -math.inf)
+        own = as_tensor(mask)
+        return where(same, own, False) if own.dtype == boolean else where(same, own, -math.inf)
 
     # -- recurrent layers ----------------------------------------------------------------------------------------
 

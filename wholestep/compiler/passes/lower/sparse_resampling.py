@@ -6,7 +6,8 @@ the whole matrix more slowly than memory is read:
 
     y[.., i, ..] = sum over j of m[i, j]·x[.., j, ..] = sum over t of weight[i, t]·x[.., at[i, t], ..]
 
-Sums are in the order of j and in the dtype of the product, which is wider than half operands.  A row with fewer elements than the longest one repeats its last element with weight 0.
+Sums are in the order of j and in the dtype of the product, which is wider than half operands.  A row with fewer
+elements than the longest one repeats its last element with weight 0.
 """
 
 from __future__ import annotations

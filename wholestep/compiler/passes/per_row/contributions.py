@@ -160,6 +160,9 @@ class Contributions:
         left, right = (self._vectors(node, operand) for operand in (0, 1))
         if left.type.rank > 3:
             return [Rows(b.matmul(left, right, transpose_a=True))]
+        if t.is_shared_product(*left.type.shape[1:], right.type.shape[-1]):
+            rows = self.explicit[node] = b.matmul(left, right, transpose_a=True)
+            return [Rows(rows, rows)]
         return [Outer(Dense(left), Dense(right))]
 
     def _vectors(self, node: Node, operand: int) -> Node:
@@ -278,10 +281,10 @@ class Contributions:
 
     def _permute(self, node: Node) -> list[Term]:
         order = attrs_of(node, at.PermuteAttrs).order
-        found = self.terms(node.inputs[0])
+        terms = self.terms(node.inputs[0])
         if order == (1, 0):
-            return [_transpose(term) for term in found]
-        return [t.view(term, lambda x: b.permute(x, (0, *(d + 1 for d in order)))) for term in found]
+            return [_transpose(term) for term in terms]
+        return [t.view(term, lambda x: b.permute(x, (0, *(d + 1 for d in order)))) for term in terms]
 
     def _reshape(self, node: Node) -> list[Term]:
         shape = node.type.shape
@@ -313,7 +316,7 @@ class Contributions:
             start = stop
         return result
 
-    def shared(self, graph: IRGraph) -> IRGraph:
+    def share_sums(self, graph: IRGraph) -> IRGraph:
         """A graph in which sums over rows are those of explicit contributions, if these are computed anyway."""
         sums = {node: b.cast(b.sum_axes(rows, (0,)), node.type.dtype) for node, rows in self.explicit.items()}
         return rewrite(graph, lambda node: sums.get(node, node)) if sums else graph
@@ -390,10 +393,10 @@ def gradient_square_norms(gradients: Mapping[str, Node], rows: Contributions) ->
     squares = []
     for name, gradient in gradients.items():
         rows.looped.clear()
-        if found := rows.terms(gradient):
-            form = LOOP.format(rows.looped[0]) if rows.looped else t.form(found)
+        if terms := rows.terms(gradient):
+            form = LOOP.format(rows.looped[0]) if rows.looped else t.form(terms)
             with b.origin(gradient, f"{ROW_NORM_OF}{name}: {form}"):
-                squares.append(t.square_norm(found))
+                squares.append(t.square_norm(terms))
     if not squares:
         raise GraphError("per_row: no gradient depends on the rows of the batch, so they have no contributions.")
     return t.total(squares)

@@ -18,6 +18,8 @@ from wholestep.compiler.ir.types import DType, Extent, float32, float64
 
 View = Callable[[Node], Node]  # maps an explicit term, whose first axis is the batch
 EXPLICIT = "explicit rows"
+MOVE = 48  # multiply-adds in the time in which an element is stored and read twice (measured beside a product)
+MOST_MEMORY = 4  # the largest product of a row, as a multiple of its operands
 SYMBOLIC = 64  # positions of a row assumed where their number is symbolic
 
 
@@ -127,8 +129,17 @@ def _square(term: Term) -> Node:
         return _sum_squares(term.values if term.stored is None else term.stored)
     left, right = term.left, term.right
     if isinstance(left, Dense) and isinstance(right, Dense) and left.count == 1:
-        return b.mul(_sum_squares(left.vectors), _sum_squares(right.vectors))
+        return b.mul(_square_of_vector(left), _square_of_vector(right))
     return _sum_squares(explicit(replace(term, views=()))) if _is_explicit(term) else _inner(term, term)
+
+
+def is_shared_product(*sizes: Extent) -> bool:
+    """Is a product of every row, whose sum is the gradient of the batch, cheaper than Gram matrices beside a product?
+
+    It takes the operations of the gradient itself, and as much memory as a few times its operands.
+    """
+    k, m, n = (e if isinstance(e, int) else SYMBOLIC for e in sizes)
+    return k > 1 and k * k * (m + n) > MOVE * m * n and m * n <= MOST_MEMORY * k * (m + n)
 
 
 def _is_explicit(term: Outer) -> bool:
@@ -138,6 +149,11 @@ def _is_explicit(term: Outer) -> bool:
         return False
     k, m, n = (e if isinstance(e, int) else SYMBOLIC for e in (left.count, left.size, right.size))
     return k * (m + n) > m * n
+
+
+def _square_of_vector(factor: Dense) -> Node:
+    """‖v‖² of each row's one vector, in the shape (batch, size), in which the layer reads it too."""
+    return _sum_squares(b.reshape(factor.vectors, (factor.vectors.type.shape[0], factor.size)))
 
 
 def _sum_squares(x: Node) -> Node:

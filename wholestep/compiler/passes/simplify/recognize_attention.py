@@ -205,7 +205,7 @@ def _cast_below_views(cast: Node, x: Node) -> Node:
 
 
 def _single_head(x: Node) -> Node | None:
-    """Keys or values before each head was repeated for several queries; None if they were not."""
+    """The keys or values of grouped-query attention, before their heads were repeated; None without a repetition."""
     merged = x
     while merged.op == "reshape" and merged.inputs[0].op == "reshape":
         merged = merged.inputs[0]

@@ -53,7 +53,8 @@ class CWriter(CStyleWriter):
         read = {a for i in self.instrs if not self.is_rounded_in_place(i) for a in i.args}
         read |= {i.fill for i in self.instrs if i.fill is not None}
         levels = self.kernel.levels
-        return read | {e.value for x in levels for e in (*x.row_stores, *x.stores, *x.sums, *x.reduces)}
+        read |= {reduce.value for level in levels for reduce in level.reduces}
+        return read | {s.value for level in levels for s in (*level.row_stores, *level.stores, *level.sums)}
 
     def is_rounded_in_place(self, i: Instr) -> bool:
         """Is it a cast to bfloat16 and back to float32, which needs no conversion to 16 bits?"""

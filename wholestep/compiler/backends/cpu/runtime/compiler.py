@@ -126,9 +126,7 @@ compile_counter = CompileCounter()
 def find_compiler(requested: str | None = None) -> CCompiler:
     """The compiler `requested` (a name, a path, or a command line), else gcc, clang, cc, or the `ziglang` wheel."""
     if requested is not None:
-        import shlex
-
-        compiler = _on_path(tuple(shlex.split(requested)))
+        compiler = _on_path(_words(requested))
         if compiler is None:
             raise CompilerError(
                 f"the C compiler {requested!r} was not found or is not executable; name one that is on the PATH, or "
@@ -147,6 +145,15 @@ def find_compiler(requested: str | None = None) -> CCompiler:
             "none: it computes in NumPy, slowly."
         )
     return zig
+
+
+def _words(command: str) -> tuple[str, ...]:
+    """The words of a command line; on Windows a backslash separates folders and protects nothing."""
+    import shlex
+
+    if sys.platform != "win32":
+        return tuple(shlex.split(command))
+    return tuple(word.strip('"') for word in shlex.split(command, posix=False))
 
 
 def _on_path(command: tuple[str, ...]) -> CCompiler | None:

@@ -1,18 +1,18 @@
-"""The work of a kernel as its schedule divides it: rounds of loads, threads with work, memory that warps touch.
-
-Coalescing: the hardware moves whole sectors of 32 bytes.  A warp that loads 32 adjacent float32 touches four of them,
-with a stride of a cache line 32, and so moves eight times the bytes.  The sectors are counted from the addresses of
-32 threads, which are computed from the load's index.
-"""
+"""The work of a kernel as its schedule divides it: rounds of loads, threads with work, memory that warps touch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, prod
-from typing import Any
 
-import numpy as np
-
+from wholestep.compiler.backends.gpu.efficiency.coalescing import (
+    SECTOR,
+    Numbers,
+    decompose,
+    first_points,
+    touched_memory,
+    warps_of,
+)
 from wholestep.compiler.backends.gpu.grids.convolution import product_sizes
 from wholestep.compiler.backends.gpu.grids.row_loads import (
     has_vector_loads,
@@ -30,72 +30,18 @@ from wholestep.compiler.backends.gpu.kernel_schedule import (
     sizes_in,
 )
 from wholestep.compiler.backends.gpu.target import costs_of, target_of
-from wholestep.compiler.ir import types
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.io.traffic import elements_touched
 from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest, Scatter, Window
 from wholestep.compiler.plan.model.kernel import Kernel, Level, Load, Plan, Space
 from wholestep.records import dataclass
 
-SECTOR = 32  # bytes of the smallest transfer between caches
-LINE = 128  # bytes of a cache line: an instruction takes a cycle for each that its threads touch
-
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
-
-
-def decompose(first: int, axes: Sequence[int], extents: Mapping[int, int]) -> dict[int, Numbers]:
-    """The axis indices of 32 consecutive points of a row-major iteration space, from the point `first` on."""
-    rest: Numbers = first + np.arange(WARP, dtype=np.int64)
-    points: dict[int, Numbers] = {}
-    for axis in reversed(axes):
-        points[axis], rest = rest % extents[axis], rest // extents[axis]
-    return points
-
-
-@dataclass(frozen=True)
-class TouchedMemory:
-    """The memory that the threads of a warp touch for one element or vector each."""
-
-    sectors: int  # distinct sectors of all elements
-    lines: int  # cache lines of one instruction, times the instructions
-
-
-def touched_memory(
-    load: Load, points: Mapping[int, Numbers], sizes: Mapping[str, int], size: int, axis: int, each: int, packed: bool
-) -> TouchedMemory:
-    """The memory that one access of a warp touches, whose threads are at `points`.
-
-    Args:
-        size: bytes of an element.
-        axis, each: the axis along which a thread has adjacent elements, and their number.
-        packed: does one instruction of a thread read all of them?
-    """
-    steps = [points if e == 0 or axis not in points else {**points, axis: points[axis] + e} for e in range(each)]
-    places = [addresses(load, at, sizes) * size for at in steps]
-    sectors = len(np.unique(np.concatenate(places) // SECTOR))
-    if packed:
-        return TouchedMemory(sectors, -(-sectors * SECTOR // LINE))
-    return TouchedMemory(sectors, sum(len(np.unique(place // LINE)) for place in places))
-
-
-def addresses(load: Load, points: Mapping[int, Numbers], sizes: Mapping[str, int]) -> Numbers:
-    """The offset in elements of each thread's access; a computed index counts as 0."""
-    offsets: Numbers = np.zeros(WARP, np.int64)
-    for d, index in enumerate(load.index):
-        position: Numbers = np.full(WARP, evaluate(index.offset, sizes), np.int64)
-        for axis, coefficient in index.terms:
-            if axis in points:
-                position = position + evaluate(coefficient, sizes) * points[axis]
-        offsets = offsets + position // index.over * evaluate(types.product(load.shape[d + 1 :]), sizes)
-    return offsets
-
-
 Points = Mapping[int, Numbers]
 
 
 @dataclass(frozen=True)
 class KernelWork:
-    """The work of a kernel under its schedule."""
+    """What the schedule makes of a kernel's work."""
 
     rounds: float  # loads that a thread of a block waits for one after the other
     active: float  # threads of the grid that have work, at the same time
@@ -149,11 +95,6 @@ def accesses(plan: Plan, levels: Sequence[Level]) -> Iterator[tuple[Load, bool]]
     return ((load, plain) for load, plain in loads.items() if plan.buffers[load.buffer].space is not Space.WORK)
 
 
-def some_warps(total: int) -> tuple[int, ...]:
-    """The first points of warps whose addresses are computed."""
-    return tuple(dict.fromkeys(max(0, min(total - WARP, at)) for at in (0, total // 3, 2 * total // 3)))
-
-
 # -- forms -----------------------------------------------------------------------------------------------------------
 
 
@@ -164,14 +105,9 @@ def elements(plan: Plan, kernel: Kernel) -> KernelWork:
         return pixels(kernel.body, schedule, prod(extents[a] for a in range(4)))
     depth = extents[kernel.body.reduced] if isinstance(kernel.body, Columns) else 1
     axis, each = kernel.vector, schedule.vector
-    inner = () if axis is None else (axis,)
-    axes = (*kernel.rows, *inner)
-    if axis is not None:
-        extents = {**extents, axis: max(1, extents[axis] // each)}
-    total = prod(extents[a] for a in axes)
-    points = [decompose(at, axes, extents) for at in some_warps(total)]
-    if axis is not None and each > 1:
-        points = [{**p, axis: p[axis] * each} for p in points]
+    axes = (*kernel.rows, *(() if axis is None else (axis,)))
+    total = prod(extents[a] for a in axes if a != axis) * (1 if axis is None else max(1, extents[axis] // each))
+    points = warps_of(schedule.order or axes, extents, axis, each)
     levels = kernel.levels if depth == 1 else kernel.levels[:1]
     moved = moving_ns(plan, kernel, Warps(tuple(points), total * each * depth, axis, each, each), levels)
     threads = schedule.blocks * schedule.threads
@@ -214,7 +150,7 @@ def row_points(nest: Nest, schedule: GpuSchedule, extents: Mapping[int, int], le
         return ({nest.vector or 0: np_lanes(schedule.vector, length)},)
     packs = {**extents, nest.vector: schedule.width}
     total = prod(extents[a] for a in nest.rows) * schedule.width
-    warps = [decompose(at, (*nest.rows, nest.vector), packs) for at in some_warps(total)]
+    warps = [decompose(at, (*nest.rows, nest.vector), packs) for at in first_points(total)]
     last = max(0, length - schedule.vector)
     return tuple({**p, nest.vector: (p[nest.vector] * schedule.vector).clip(0, last)} for p in warps)
 

@@ -52,12 +52,19 @@ def is_update(plan: Draft, kernel: Kernel) -> bool:
 
 
 def is_one_of_many(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
-    """Is the kernel one of several updates that share a launch, since their tiles together fill a GPU?"""
+    """Is the kernel one of several updates that share a launch, since their tiles together fill a GPU?
+
+    A tile of it may take as long as the tiles of all updates on a full GPU, not longer: the others would wait for it.
+    """
     if not is_update(plan, kernel):
         return False
     costs = costs_of(plan).gemm
+    tile = costs.medium_tiles[-1]
     updates = [k for k in plan.kernels if is_update(plan, k) and flops_of(k, sizes) >= costs.update_flops]
-    return sum(blocks(k, costs.medium_tiles[-1], sizes) for k in updates) >= costs.update_tiles
+    if sum(blocks(k, tile, sizes) for k in updates) < costs.update_tiles:
+        return False
+    most = sum(flops_of(k, sizes) for k in updates) / costs.update_tiles
+    return flops_of(kernel, sizes) / blocks(kernel, tile, sizes) <= most
 
 
 def is_contiguous_along_k(kernel: Kernel, load: Load, other: int) -> bool | None:

@@ -8,6 +8,7 @@ from math import prod
 
 from wholestep.compiler.backends.gpu.cost_model import ReductionCosts
 from wholestep.compiler.backends.gpu.grids.row_loads import accesses_padded_rows, prefetch_bytes
+from wholestep.compiler.backends.gpu.grids.thread_order import thread_order
 from wholestep.compiler.backends.gpu.kernel_schedule import (
     JOINED_CHUNKS,
     PARTS,
@@ -56,6 +57,7 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
             THREADS,
             blocks_of(vectors, THREADS, costs.grids.most_vector_blocks),
             vector=elements_per_thread,
+            order=thread_order(plan, kernel, nest, elements_per_thread),
         )
     # Reductions along a row: several short rows share a warp, a row up to `warp_row` has a warp, a longer one a block.
     # The form fixes the order of additions, so it depends on static lengths only, never on the number of rows.

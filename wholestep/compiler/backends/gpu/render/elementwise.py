@@ -54,10 +54,23 @@ def render_packs(w: GpuWriter, nest: Nest, count: int) -> None:
     w.emit(f"const {w.int} total = {w.count(nest.rows)} * {across};")
     first, stride = f"({w.int})blockIdx.x*blockDim.x + threadIdx.x", f"({w.int})gridDim.x*blockDim.x"
     with w.block(f"for ({w.int} at = {first}; at < total; at += {stride})"):
-        w.emit(f"const {w.int} base = at % {across} * {count}, row = at / {across};")
-        w.decompose("row", nest.rows)
+        if w.schedule.order:
+            decompose_in_order(w, nest.vector, count, across)
+        else:
+            w.emit(f"const {w.int} base = at % {across} * {count}, row = at / {across};")
+            w.decompose("row", nest.rows)
         w.instructions(level.row)
         if level.row_stores:
             with w.block("if (base == 0)"):
                 w.stores(level.row_stores)
         VectorizedLevel(w, nest.vector, count).render(level)
+
+
+def decompose_in_order(w: GpuWriter, vector: int, count: int, across: str) -> None:
+    """The indices of a thread whose consecutive ones run along other axes than the vectors (`grids/thread_order.py`)."""
+    rest = "at"
+    for axis in reversed(w.schedule.order):
+        extent = across if axis == vector else w.axis_extent(axis)
+        index = f"base = {rest} % {extent} * {count}" if axis == vector else f"i{axis} = {rest} % {extent}"
+        w.emit(f"const {w.int} {index}, n{axis} = {rest} / {extent};")
+        rest = f"n{axis}"

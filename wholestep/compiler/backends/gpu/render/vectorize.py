@@ -30,12 +30,12 @@ def values_used(instr: Instr) -> Sequence[int]:
     return values
 
 
-def instructions_of_address(load: Load, body: Sequence[Instr], known: Container[int]) -> list[Instr]:
-    """The instructions of a body that compute the address of a load, such as a row number that is no element's."""
+def instructions_of_address(load: Load, body: Sequence[Instr], computed: Container[int]) -> list[Instr]:
+    """The instructions of a body that compute the address of a load, such as the row of a lookup, in order."""
     needed = {index.value for index in load.index if index.value is not None}
     chosen: list[Instr] = []
     for instr in reversed(body):
-        if instr.id in needed and instr.id not in known:
+        if instr.id in needed and instr.id not in computed:
             chosen.insert(0, instr)
             needed.update(values_used(instr))
     return chosen

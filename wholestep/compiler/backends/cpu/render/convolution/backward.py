@@ -78,7 +78,7 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
 
 
 def _depthwise_weight(pen: WindowWriter) -> None:
-    """Depthwise: each channel has its own kernel, so vectors extend over channels; a tile sums all taps of its channels."""
+    """Depthwise: each channel has its own kernel; vectors extend over channels, tiles sum all taps of a channel."""
     w, a = pen.w, pen.window
     _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")
