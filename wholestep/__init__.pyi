@@ -115,6 +115,9 @@ from wholestep.interop.torch.aten import (
 )
 from wholestep.nn.module.graph_module import load_network as load_network
 
+# several models as one
+from wholestep.nn.layers.containers import Ensemble as Ensemble
+
 # optimizers
 from wholestep.optim import (
     Optimizer as Optimizer, Group as Group, SGD as SGD, Adam as Adam, AdamW as AdamW, AMSGrad as AMSGrad,

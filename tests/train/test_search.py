@@ -35,7 +35,7 @@ def test_a_grid_runs_every_combination() -> None:
     assert len({(t.settings["lr"], t.settings["width"]) for t in found.trials}) == 6
     values = [min(t.history["val_loss"]) for t in found.trials]
     assert found.best.value == min(values)
-    assert [t.value for t in found.ranking] == sorted(values)
+    assert [t.value for t in found.by_value] == sorted(values)
     assert found.best.settings["lr"] > 1e-3
     assert f"{found.best.value:.6g}" in str(found).splitlines()[1]
 

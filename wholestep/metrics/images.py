@@ -73,7 +73,7 @@ class SSIM(Mean):
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         shape: Shape = prediction.shape
         check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
-        sizes = [n for n in shape[-2:] if isinstance(n, int) and n >= self.window]
+        sizes: list[int] = [n for n in shape[-2:] if isinstance(n, int) and n >= self.window]
         if len(shape) not in (3, 4) or len(sizes) != 2:
             fail(
                 ShapeError,

@@ -42,16 +42,16 @@ class SearchResult:
     @property
     def best(self) -> Trial:
         """The trial of the best value; values that are NaN come last."""
-        return self.ranking[0]
+        return self.by_value[0]
 
     @property
-    def ranking(self) -> list[Trial]:
+    def by_value(self) -> list[Trial]:
         """All trials, the best one first."""
         sign = 1.0 if self.mode == "min" else -1.0
         return sorted(self.trials, key=lambda t: np.inf if np.isnan(t.value) else sign * t.value)
 
     def __str__(self) -> str:
-        rows = [f"{t.value:12.6g}  " + ", ".join(f"{k}={v}" for k, v in t.settings.items()) for t in self.ranking]
+        rows = [f"{t.value:12.6g}  " + ", ".join(f"{k}={v}" for k, v in t.settings.items()) for t in self.by_value]
         return "\n".join([f"{self.monitor:>12}  settings", *rows])
 
 
