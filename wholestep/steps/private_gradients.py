@@ -119,7 +119,7 @@ def _with_noise(graph: Graph, sums: Sequence[Tensor], clip: Tensor, privacy: Pri
 
 def _normal_numbers(graph: Graph, like: Sequence[Tensor]) -> list[Tensor]:
     """Standard normal numbers for every tensor, from one draw: both numbers of a pair of Box and Muller are used."""
-    counts = [math.prod(g.shape) for g in like]  # parameters have integer sizes
+    counts = [math.prod(n for n in g.shape if isinstance(n, int)) for g in like]  # sizes of parameters are integers
     dtype = "float64" if any(g.node.type.dtype == float64 for g in like) else "float32"
     pairs = ((sum(counts) + 1) // 2,)
     u, v = (graph.random_uniform(pairs, dtype=dtype) for _ in range(2))

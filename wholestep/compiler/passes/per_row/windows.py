@@ -32,9 +32,8 @@ def image_gradients(node: Node) -> Rows | None:
     if not is_dense or not is_small or x.type.dtype not in (float32, float64):
         return None
     window, pooled, index = _pooled(g)
-    attributes = at.PooledConvAttrs(
-        *(attrs.low, attrs.high, window, g.type.shape[2:], attrs.size), parts=x.type.shape[0]
-    )
+    middle = tuple(i for i in g.type.shape[2:] if isinstance(i, int))
+    attributes = at.PooledConvAttrs(attrs.low, attrs.high, window, middle, attrs.size, parts=x.type.shape[0])
     rows = b.make("pooled_grad_weight", [b.permute(i, (0, 2, 3, 1)) for i in (x, pooled, index)], attributes)
     count = product(node.type.shape)
     return Rows(b.permute(rows, (0, 1, 4, 2, 3)), b.reshape(rows, (x.type.shape[0], count)))
@@ -46,7 +45,8 @@ def _pooled(g: Node) -> tuple[tuple[int, ...], Node, Node]:
         pool = attrs_of(g, at.PoolGradAttrs)
         disjoint = pool.window == pool.stride and max(*pool.low, *pool.high) == 0
         if disjoint and prod(pool.window) <= SMALL_WINDOW:
-            return pool.window, *g.inputs
+            gradient, index = g.inputs
+            return pool.window, gradient, index
     return (1, 1), g, b.full(0, TensorType(g.type.shape, index_dtype((1, 1))))
 
 

@@ -147,11 +147,11 @@ def find_compiler(requested: str | None = None) -> CCompiler:
     return zig
 
 
-def _words(command: str) -> tuple[str, ...]:
+def _words(command: str, system: str = sys.platform) -> tuple[str, ...]:
     """The words of a command line; on Windows a backslash separates folders and protects nothing."""
     import shlex
 
-    if sys.platform != "win32":
+    if system != "win32":
         return tuple(shlex.split(command))
     return tuple(word.strip('"') for word in shlex.split(command, posix=False))
 

@@ -1,4 +1,4 @@
-"""The order of threads over the elements of a kernel that copies between layouts: a transposition without shared memory.
+"""The order of threads over the elements of a copy between layouts: a transposition without shared memory.
 
 A thread stores 16 adjacent bytes.  If what it loads is contiguous along another axis (channels of images that become
 channels-first, weights for a library), consecutive threads run along that axis: each load of a warp is contiguous, and

@@ -67,7 +67,7 @@ def render_packs(w: GpuWriter, nest: Nest, count: int) -> None:
 
 
 def decompose_in_order(w: GpuWriter, vector: int, count: int, across: str) -> None:
-    """The indices of a thread whose consecutive ones run along other axes than the vectors (`grids/thread_order.py`)."""
+    """The indices of a thread where consecutive threads run along other axes than vectors (`grids/thread_order.py`)."""
     rest = "at"
     for axis in reversed(w.schedule.order):
         extent = across if axis == vector else w.axis_extent(axis)
