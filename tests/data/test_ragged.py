@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -92,6 +93,7 @@ FORMS: dict[str, Any] = {
     "objects": lambda: np.array(SEQUENCES, dtype=object),
     "values and offsets": _flat,
     "arrow": _polars,
+    "pandas": lambda: pd.Series(SEQUENCES),
     "dict": lambda: {"x": SEQUENCES},
 }
 
@@ -104,7 +106,7 @@ def test_forms_of_sequences(form: str) -> None:
         np.testing.assert_array_equal(read.table.columns[name], array)
 
 
-@pytest.mark.parametrize("form", ["arrays", "objects", "arrow"])
+@pytest.mark.parametrize("form", ["arrays", "objects", "arrow", "pandas"])
 def test_lists_go_into_fit_evaluate_and_predict(form: str) -> None:
     data, targets = FORMS[form](), [(s + 1) % WORDS for s in SEQUENCES]
     net = model()
@@ -115,6 +117,14 @@ def test_lists_go_into_fit_evaluate_and_predict(form: str) -> None:
     assert [len(out) for out in net.predict(data, device="reference")] == LENGTHS
     batches = list(DataLoader((data, targets), batch_size=2, shuffle=False))
     assert {*batches[0].named()} == {"x", OFFSETS, "labels", "sample_weight"}
+
+
+@pytest.mark.parametrize("column", [np.array, pl.Series, pd.Series])
+def test_a_target_for_each_sequence_is_any_column(column: Any) -> None:
+    targets = np.arange(len(LENGTHS))
+    expected, read = (Ragged(SEQUENCES, t, capacity=16).table.columns for t in (targets, column(targets)))
+    for name, array in expected.items():
+        np.testing.assert_array_equal(read[name], array)
 
 
 def test_a_slice_of_arrow_lists() -> None:

@@ -22,7 +22,7 @@ from wholestep.compiler.frontend.initializers import is_valid_for
 from wholestep.compiler.plan.check import values
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.lower.convolution_ops import WINDOWS
-from wholestep.errors import CheckpointError, DTypeError, InputError, PlanError
+from wholestep.errors import CheckpointError, DTypeError, InputError, PlanError, UsageError
 from wholestep.train.checkpoint.format import MANIFEST, manifest_bytes
 
 CHANGES = 500
@@ -393,7 +393,7 @@ def test_masks_are_refused_wherever_arrays_come_in() -> None:
 
 
 def test_ragged_lists_are_refused_in_our_words() -> None:
-    with pytest.raises(InputError, match="of equal length"):
+    with pytest.raises(UsageError, match="sequences of different lengths are packed.*to one length"):
         ws.nn.Linear(3, 2).predict([[1.0, 2.0], [3.0]])
     with pytest.raises(InputError, match="of one length"):
         ws.DataLoader([[1.0, 2.0], [3.0]], np.ones(2))

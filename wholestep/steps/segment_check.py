@@ -61,8 +61,8 @@ def check_segments(
             segments, outputs = record(graph, symbolic)
         except WholestepError as error:
             raise UsageError(
-                f"{model} cannot be proven to keep the sequences of packed rows apart: it cannot be recorded for rows "
-                f"of any length: {error} {ELSEWHERE}"
+                f"sequences of different lengths are packed several to a row, and {model} cannot be proven to keep "
+                f"them apart. {ELSEWHERE} Recorded for rows of any length, it raises: {error}"
             ) from None
         whole = ir.IRGraph(
             tuple(ir.Output(str(i), t.node) for i, t in enumerate([*outputs, *_results(graph, segments)])),

@@ -151,7 +151,7 @@ def test_what_is_not_here_says_what_to_write(case: str) -> None:
 
 NAMES = (
     "load_model save_model plot_model to_categorical clone_model image_dataset_from_directory keras LambdaCallback "
-    "set_random_seed seed_everything grad jacrev jvp vjp ImageFolder Resize Rotate ColorJitter MixUp CutMix "
+    "set_random_seed seed_everything grad jacrev jvp vjp ImageFolder Resize Rotate "
     "RandomRotation Compose ToTensor pad_sequence pad_sequences pack_padded_sequence Tokenizer Vocabulary "
     "TextVectorization timeseries_dataset_from_array"
 )

@@ -17,7 +17,17 @@ import numpy as np
 
 from wholestep.compiler.frontend.layers.segments import OFFSETS
 from wholestep.data.sequences.packing import PackedTable, Packing, pack
-from wholestep.data.sequences.values import Integers, Values, as_numbers, is_ragged, named_values, ranges, read_values
+from wholestep.data.sequences.values import (
+    Integers,
+    Values,
+    arrow_lists,
+    as_numbers,
+    is_ragged,
+    named_values,
+    ranges,
+    read_values,
+    without_pandas,
+)
 from wholestep.data.table import INPUT, TARGET, Array
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 
@@ -239,8 +249,9 @@ def _targets(targets: object, lengths: Integers) -> dict[str, Values | Array]:
 
 
 def _target(value: Any, lengths: Integers, what: str) -> Values | Array:
+    value = without_pandas(value)
     lists = isinstance(value, list) and len(value) > 0 and all(np.ndim(v) > 0 for v in value)
-    if lists or (isinstance(value, tuple) and len(value) == 2) or hasattr(value, "__arrow_c_stream__"):
+    if lists or (isinstance(value, tuple) and len(value) == 2) or arrow_lists(value) is not None:
         read = read_values(value, what)
         if not np.array_equal(read.lengths, lengths):
             raise ShapeError(

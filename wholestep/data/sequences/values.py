@@ -60,13 +60,22 @@ def is_ragged(x: object) -> bool:
     """Is this a list of arrays of different lengths, a column of lists, or a dict of those?"""
     if isinstance(x, Mapping):
         return bool(x) and all(map(is_ragged, x.values()))
+    x = without_pandas(x)
     if isinstance(x, list) or (isinstance(x, np.ndarray) and x.dtype == object and x.ndim == 1):
         sizes = {len(s) for s in x if isinstance(s, list | np.ndarray) and np.ndim(s[:1] if len(s) else ()) > 0}
         return len(sizes) > 1 and all(isinstance(s, list | np.ndarray) for s in x)
-    return hasattr(x, "__arrow_c_stream__") and _arrow_lists(x) is not None
+    return arrow_lists(x) is not None
 
 
-def _arrow_lists(x: Any) -> Values | None:
+def without_pandas(x: Any) -> object:
+    """A column of pandas as a list: pandas converts to Arrow only where pyarrow is installed."""
+    return list(x) if hasattr(x, "iloc") and str(getattr(x, "dtype", "")) == "object" else x
+
+
+def arrow_lists(x: Any) -> Values | None:
+    """A column of lists of Arrow or Polars; None for any other data, and for streams, which could be read only once."""
+    if not hasattr(x, "__arrow_c_stream__") or not hasattr(x, "__len__") or hasattr(x, "iloc"):
+        return None
     from wholestep.data.tables.arrow import lists_of  # imported here because few sequences are Arrow's
 
     lists = lists_of(x)
@@ -82,7 +91,8 @@ def named_values(data: object, name: str, what: str) -> dict[str, Values]:
 def read_values(data: Any, what: str) -> Values:
     if isinstance(data, tuple) and len(data) == 2:
         return _from_offsets(np.asarray(data[0]), np.asarray(data[1]), what)
-    if hasattr(data, "__arrow_c_stream__") and (lists := _arrow_lists(data)) is not None:
+    data = without_pandas(data)
+    if (lists := arrow_lists(data)) is not None:
         return lists
     if isinstance(data, str | bytes) or not isinstance(data, Sequence | np.ndarray):
         raise UsageError(

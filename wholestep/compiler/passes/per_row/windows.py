@@ -31,7 +31,7 @@ def image_gradients(node: Node) -> Rows | None:
     is_small = static_size(node.type.shape) <= MOST_WEIGHTS and static_size(x.type.shape[1:]) <= MOST_PIXELS
     if not is_dense or not is_small or x.type.dtype not in (float32, float64):
         return None
-    window, pooled, index = _pooled(g)
+    window, pooled, index = _pool_window(g)
     middle = tuple(i for i in g.type.shape[2:] if isinstance(i, int))
     attributes = at.PooledConvAttrs(attrs.low, attrs.high, window, middle, attrs.size, parts=x.type.shape[0])
     rows = b.make("pooled_grad_weight", [b.permute(i, (0, 2, 3, 1)) for i in (x, pooled, index)], attributes)
@@ -39,7 +39,7 @@ def image_gradients(node: Node) -> Rows | None:
     return Rows(b.permute(rows, (0, 1, 4, 2, 3)), b.reshape(rows, (x.type.shape[0], count)))
 
 
-def _pooled(g: Node) -> tuple[tuple[int, ...], Node, Node]:
+def _pool_window(g: Node) -> tuple[tuple[int, ...], Node, Node]:
     """The window of the pool after a convolution, the pool's gradient, and the positions of its maxima."""
     if g.op == "max_pool2d_grad":
         pool = attrs_of(g, at.PoolGradAttrs)
