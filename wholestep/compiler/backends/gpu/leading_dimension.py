@@ -96,6 +96,8 @@ def _is_addressed_by_rows(buffer: Buffer, accesses: list[tuple[Kernel, Load]]) -
     if buffer.is_part or buffer.transposed or buffer.space not in (Space.ARENA, Space.COPY):
         return False
     columns = buffer.type.shape[-1:]
+    if buffer.type.shape[-2:] == (1, 1):  # the weight of a 1x1 convolution: its rows are along another axis
+        return False
     return all(isinstance(k.body, Dot | Nest | Columns) and x.shape[-1:] == columns for k, x in accesses)
 
 
