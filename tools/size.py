@@ -53,7 +53,7 @@ CAPABILITIES = {
     **LATER,
     "e-graph: rules, saturation, extraction": ("compiler/passes/egraph",),
     "IR and frontend": ("compiler/ir", "compiler/frontend"),
-    "autodiff and other passes": ("compiler/passes", "compiler/pipeline", "compiler/stage"),
+    "autodiff and other passes": ("compiler/passes", "compiler/pipeline"),
     "planner": ("compiler/plan", "compiler/memory_budget"),
     "GPUs, and NVIDIA's driver and libraries": ("compiler/backends/gpu", "compiler/backends/cuda"),
     "CPU": ("compiler/backends/cpu",),

@@ -28,9 +28,8 @@ from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DTYPES, bfloat16, float16, float32, float64
-from wholestep.compiler.pipeline import Compiler
+from wholestep.compiler.pipeline import Compiler, own_pass
 from wholestep.compiler.plan.lower.routine_ops import ROUTINES
-from wholestep.compiler.stage import own_pass
 from wholestep.compiler.target import OwnPass, Target, read_costs
 from wholestep.errors import GraphError, OptionError
 from wholestep.steps.train import train_graph

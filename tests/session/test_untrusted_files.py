@@ -395,5 +395,3 @@ def test_masks_are_refused_wherever_arrays_come_in() -> None:
 def test_ragged_lists_are_refused_in_our_words() -> None:
     with pytest.raises(UsageError, match=r"sequences of different lengths are packed.*to one length"):
         ws.nn.Linear(3, 2).predict([[1.0, 2.0], [3.0]])
-    with pytest.raises(InputError, match="of one length"):
-        ws.DataLoader([[1.0, 2.0], [3.0]], np.ones(2))
