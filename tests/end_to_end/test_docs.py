@@ -53,6 +53,15 @@ def test_the_code_of_a_document_runs(
             del onnx.ROWS[operator]
 
 
+def test_the_table_of_the_cookbook_has_every_recipe_and_each_is_short_and_checks_a_number() -> None:
+    table = (ROOT / "docs/cookbook/README.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| \[[^]]+\]\((\S+)\)", table, re.MULTILINE)) == sorted(p.name for p in RECIPES)
+    for recipe in RECIPES:
+        lines = [line for block in blocks(recipe) for line in block.strip().splitlines() if line.strip()]
+        assert 15 <= len(lines) <= 70, f"{recipe.name} has {len(lines)} lines of Python"
+        assert "assert " in "".join(lines), f"{recipe.name} compares nothing"
+
+
 @pytest.mark.parametrize("section", make_api.SECTIONS)
 def test_every_public_name_has_a_docstring_of_its_own(section: str) -> None:
     module = make_api.SECTIONS[section]

@@ -261,6 +261,9 @@ def test_habits_are_taught(habit, text):
 def test_what_is_no_operand():
     with pytest.raises(UsageError, match="cannot be an operand of a tensor"):
         ws.Graph().input("x", (3,)) + "3"
+    x = ws.Graph().input("x", (3,))
+    with pytest.raises(UsageError, match=r"Take one out of the dict: \['labels'\]"):
+        x - {"labels": x}
 
 
 def test_recording_runs_nothing():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -250,6 +250,8 @@ def _unwrap(operand: object) -> Node | Literal:
     if isinstance(operand, int | float | Dim | np.ndarray | np.generic | list | tuple):
         return operand
     fix = " Convert it to an array: .numpy()." if hasattr(operand, "numpy") else ""
+    if isinstance(operand, Mapping) and operand:
+        fix = f" Take one out of the dict: [{next(iter(operand))!r}]."
     raise locate(UsageError(f"{operand!r} cannot be an operand of a tensor; use tensors, numbers or arrays.{fix}"))
 
 
