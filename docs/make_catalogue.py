@@ -63,6 +63,7 @@ OTHERS = {
     "ws.optim.AGC": ("its definition", "tests/optim/test_catalogue.py"),
     "ws.optim.CautiousWeightDecay": ("its definition", "tests/optim/test_wrappers.py"),
     "ws.optim.GradientCentralization": ("its definition", "tests/optim/test_wrappers.py"),
+    "ws.optim.Pruned": ("masks of `torch.nn.utils.prune`", "tests/optim/test_pruning.py"),
 }
 INTRODUCTION = """\
 # Catalogue

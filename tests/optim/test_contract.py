@@ -25,8 +25,8 @@ def pair(row: Row) -> tuple[ws.Session, Torch | Transcript]:
     return ws.build_session(given_gradients(row)), row.theirs({n: start(n) for n in names(row)})
 
 
-WRAPPERS = {"EMA", "SWA", "Lookahead", "SAM", "AGC", "CautiousWeightDecay", "GradientCentralization"}
-# over any optimizer: test_wrappers.py, test_catalogue.py
+WRAPPERS = {"EMA", "SWA", "Lookahead", "SAM", "AGC", "CautiousWeightDecay", "GradientCentralization", "Pruned"}
+# over any optimizer: test_wrappers.py, test_catalogue.py, test_pruning.py
 
 
 def test_every_optimizer_has_a_row() -> None:

@@ -66,6 +66,11 @@ class CallbackList:
         return min(asked) if asked else None
 
     @property
+    def pauses(self) -> list[int]:
+        """The numbers at whose multiples callbacks let slices end."""
+        return [c.pause for c in self.callbacks if c.pause]
+
+    @property
     def watches_steps(self) -> bool:
         """Does any callback define `on_step`?"""
         return any(type(c).on_step is not Callback.on_step for c in self.callbacks)

@@ -52,6 +52,7 @@ from wholestep.nn.layers.recurrent_cells import RNNCell as RNNCell, LSTMCell as 
 from wholestep.nn.layers.recurrent import ConvLSTM2d as ConvLSTM2d
 from wholestep.nn.wrappers.lora_adapters import lora as lora, Adapters as Adapters
 from wholestep.nn.wrappers.soups import soup as soup
+from wholestep.nn.wrappers.quantization import fake_quantize as fake_quantize, quantize as quantize
 from wholestep.nn.wrappers.weight_norms import weight_norm as weight_norm, spectral_norm as spectral_norm
 from wholestep.nn.layers.containers import (
     Identity as Identity, ModuleDict as ModuleDict, ModuleList as ModuleList, Unflatten as Unflatten,

@@ -4,6 +4,7 @@ from wholestep.optim.wrappers.weight_averaging import EMA as EMA, Lookahead as L
 from wholestep.optim.wrappers.adaptive_clipping import AGC as AGC
 from wholestep.optim.wrappers.cautious_weight_decay import CautiousWeightDecay as CautiousWeightDecay
 from wholestep.optim.wrappers.gradient_centralization import GradientCentralization as GradientCentralization
+from wholestep.optim.wrappers.pruning import Pruned as Pruned
 from wholestep.optim.algorithms.averaging import ASGD as ASGD
 from wholestep.optim.algorithms.rmsprop import Adadelta as Adadelta
 from wholestep.optim.algorithms.adam_family import AdEMAMix as AdEMAMix

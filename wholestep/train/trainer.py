@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
-from math import isfinite, nan
+from math import gcd, isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.list import CallbackList
+from wholestep.callbacks.pruning import add_pruning
 from wholestep.callbacks.run import EpochStats, Position, Run, StepMetrics, Value, advance
 from wholestep.data.loader import DataLoader
 from wholestep.data.row_samplers import RowSampler
@@ -76,6 +77,8 @@ class Trainer:
         optimizer = self.config.chosen()
         if optimizer is not None:
             session.set_optimizer(optimizer)
+        compiled = session._programs.compiled
+        add_pruning(self.callbacks, optimizer or (None if compiled is None else compiled.definition.optimizer))
 
     if not TYPE_CHECKING:  # a type checker would accept every name
 
@@ -219,7 +222,7 @@ class Trainer:
         skipped, in_memory = self.session.skipped_steps, arrays_of(loader) is not None
         with self.session.span("train_epoch"):
             self._watch.keep(at)
-            for part in self.feed.of_epoch(loader, epoch, start, self._every(), self._pause):
+            for part in self.feed.of_epoch(loader, epoch, start, self._every(), self._slice_ends):
                 if in_memory and isinstance(loader, DataLoader):
                     self.feed.seek(loader, epoch, part.end)
                 before, at = at, advance(at, part.losses, part.rows)
@@ -256,6 +259,12 @@ class Trainer:
     @property
     def _pause(self) -> int | None:
         return None if self.validation is None else self.config.validate_every_steps
+
+    @property
+    def _slice_ends(self) -> int | None:
+        """The number whose multiples include those of all pauses, of validation and of callbacks."""
+        pauses = [*self.callbacks.pauses, *([] if self._pause is None else [self._pause])]
+        return gcd(*pauses) if pauses else None
 
     def _validates_at(self, run: Run, at: Position) -> bool:
         pause = self._pause

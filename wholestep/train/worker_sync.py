@@ -55,7 +55,7 @@ class Quiet(Callback):
     """Replaces a callback that writes or prints on all ranks but 0; it keeps the length of slices."""
 
     def __init__(self, of: Callback) -> None:
-        self.every = of.every
+        self.every, self.pause = of.every, of.pause
 
 
 def quieten(callbacks: CallbackList) -> None:

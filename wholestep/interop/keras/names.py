@@ -46,7 +46,7 @@ KERAS = NameTable(
     groups=(
         ("Input InputSpec", "layers are told their sizes; what a model takes is inputs=ws.Spec(('batch', 784)) of ws.build_session"),
         ("Regularizer regularizers", "weight decay belongs to the optimizer: ws.AdamW(weight_decay=0.01)"),
-        ("Quantizer quantizers", "there are no quantised numbers here; half precision is precision='bfloat16' of ws.fit"),
+        ("Quantizer quantizers", "ws.nn.quantize(model) computes with int8 values, and ws.export_onnx writes them"),
         ("backend ops", "functions of tensors are in ws"),
         ("DTypePolicy dtype_policies FloatDTypePolicy mixed_precision", PRECISION),
         ("RematScope remat", "memory=0.7: the planner decides what is kept and what is computed again; session.report() says it"),

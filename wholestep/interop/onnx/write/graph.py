@@ -12,6 +12,7 @@ from wholestep.errors import GraphError
 from wholestep.interop.onnx.write import layers, loops
 from wholestep.interop.onnx.write.emitter import OnnxEmitter
 from wholestep.interop.onnx.write.layers import ADJOINTS
+from wholestep.interop.onnx.write.quantized import Array, is_quantized, quantize_dequantize, quantized_source
 from wholestep.interop.onnx.write.values import LAZY, ROWS, value
 
 ALL_ROWS = {**ROWS, **layers.LAYERS, **ADJOINTS}
@@ -24,6 +25,7 @@ class OnnxWriter:
 
     updates: Mapping[str, ir.Node] = field(default_factory=dict)
     readers: dict[ir.Node, list[ir.Node]] = field(default_factory=dict)
+    states: Mapping[str, Array] = field(default_factory=dict)
 
     def write(self, e: OnnxEmitter, graph: ir.IRGraph) -> None:
         """Write the nodes that the outputs need."""
@@ -32,7 +34,7 @@ class OnnxWriter:
             for i in self.needs(node):
                 self.readers.setdefault(i, []).append(node)
         for node in order:
-            if e.name_of(node) is None and node not in e.results and node.op not in LAZY:
+            if e.name_of(node) is None and node not in e.results and node.op not in (*LAZY, "custom_gradient"):
                 e.layer = node.line.layer if node.line is not None and node.line.layer[:1] not in ("", "(") else ""
                 self._write_node(e, node)
 
@@ -44,6 +46,8 @@ class OnnxWriter:
             return norm.inputs
         if node.op == "dropout":
             return node.inputs[:1]
+        if is_quantized(node):
+            return [quantized_source(node)]
         if node.op == "custom_gradient":
             return node.inputs[: attrs_of(node, at.CustomGradientAttrs).results]
         return node.inputs
@@ -112,6 +116,8 @@ class OnnxWriter:
 
     def _item(self, e: OnnxEmitter, node: ir.Node) -> str:
         (source,), index = node.inputs, attrs_of(node, at.ItemAttrs).index
+        if is_quantized(source):
+            return quantize_dequantize(e, source, self.states)
         return value(e, source.inputs[index]) if source.op == "custom_gradient" else e.results[source][index]
 
     def _norm(self, e: OnnxEmitter, norm: layers.BatchNorm) -> str:

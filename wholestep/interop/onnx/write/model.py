@@ -68,7 +68,7 @@ def make_model(
         e.names[node] = name
     for output in graph.outputs:
         e.reserve(output.name)
-    OnnxWriter(named.updates).write(e, ir.IRGraph(graph.outputs, (), graph.inputs))
+    OnnxWriter(named.updates, states=named.numbers).write(e, ir.IRGraph(graph.outputs, (), graph.inputs))
     outputs = []
     for output in graph.outputs:
         e.nodes.append(helper.make_node("Identity", [value(e, output.node)], [output.name], output.name))

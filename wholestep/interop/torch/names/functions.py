@@ -8,7 +8,7 @@ _LINES = "wholestep.interop.torch.functions"  # short compositions
 
 _NOT_COMPLEX = "there are no complex numbers here: keep real and imaginary parts in two tensors"
 _NOT_QUANTISED = (
-    "there are no quantised numbers here; half precision is precision='bfloat16' of ws.fit and ws.build_session"
+    "ws.nn.quantize(model) and ws.nn.fake_quantize compute with int8 values, and ws.export_onnx writes them"
 )
 _NOT_SPARSE = "tensors are dense here; rows by index are ws.take and ws.scatter_add"
 _DECIDES = "the compiler chooses kernels for the whole step; ws.build_session(...).report() says what it chose"

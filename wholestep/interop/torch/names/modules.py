@@ -110,7 +110,7 @@ NN = NameTable(
         ("FractionalMaxPool* LPPool*", "write ws.nn.MaxPool2d, ws.nn.AvgPool2d or ws.nn.AdaptiveAvgPool2d"),
         ("*Pad1d *Pad2d *Pad3d", "write ws.pad(x, amounts, mode=...) in forward, amounts a pair for each axis"),
         ("Linear?rossEntropy*", "give loss='cross_entropy'; the compiler fuses it with the last layer"),
-        ("quantized qat quantizable intrinsic", "there are no quantised numbers here; precision='bfloat16' is half precision"),
+        ("quantized qat quantizable intrinsic", "ws.nn.quantize(model) computes with int8 values, and ws.export_onnx writes them"),
         ("common_types factory_kwargs", "it is internal there"),
     ),
 )  # fmt: skip
@@ -235,7 +235,7 @@ NN_UTILS = NameTable(
         "vector_to_parameters": "cut the vector with NumPy and give model.load_state_dict(arrays by name)",
         "parametrizations": "write ws.nn.weight_norm(layer) or ws.nn.spectral_norm(layer)",
         "parametrize": "write the expression in forward, or ws.nn.weight_norm(layer) and ws.nn.spectral_norm(layer)",
-        "prune": "multiply by a mask in forward: self.weight * self.mask, the mask a ws.nn.Buffer",
+        "prune": "pruning belongs to the optimizer: ws.optim.Pruned(ws.AdamW(), amount=0.9)",
         "invert_permutation": "write np.argsort(order)",
         "stateless": "write ws.nn.functional_call(model, weights, x)",
     },
