@@ -23,7 +23,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
     "--disable-dev-shm-usage", "--mute-audio", "--no-proxy-server", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
-KEYS = {"Tab": 9, "Enter": 13, "Space": 32}
+KEYS = {"Tab": 9, "Enter": 13, "Space": 32, "ArrowLeft": 37, "ArrowRight": 39}
 
 
 def browser_path() -> str | None:
@@ -32,8 +32,10 @@ def browser_path() -> str | None:
 
 
 @contextmanager
-def opened(page: Path, folder: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Tab]:
-    """A page in a browser of its own; `folder` receives the profile and downloads."""
+def opened(
+    page: Path | str, folder: Path, *, width: int = 1280, height: int = 900, dark: bool = False
+) -> Iterator[Tab]:
+    """A page, a file or an address, in a browser of its own; `folder` receives the profile and downloads."""
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     pipes = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (to_read, from_write)]  # away from 3 and 4
@@ -74,7 +76,7 @@ class Tab:
         self.problems: list[str] = []  # errors and warnings of the console
         self.requests: list[str] = []  # addresses
 
-    def open(self, page: Path, width: int, height: int, dark: bool) -> None:
+    def open(self, page: Path | str, width: int, height: int, dark: bool) -> None:
         self.downloads.mkdir(parents=True, exist_ok=True)
         behaviour = {"behavior": "allow", "downloadPath": str(self.downloads)}
         self.call("Browser.setDownloadBehavior", **behaviour)
@@ -83,7 +85,7 @@ class Tab:
         for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
             self.call(f"{domain}.enable")
         self.resize(width, height, dark)
-        self.call("Page.navigate", url=page.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not self._loaded:
             self._receive(60.0)
 
@@ -178,9 +180,10 @@ class Tab:
         )
 
     def press(self, key: str) -> None:
-        """Press a key: "Tab", "Enter" or "Space"."""
-        text = {"Enter": "\r", "Space": " "}.get(key)
-        common = {"key": " " if key == "Space" else key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
+        """Press a key of `KEYS`, or a character."""
+        text = {"Enter": "\r", "Space": " "}.get(key, key if len(key) == 1 else None)
+        code = KEYS[key] if key in KEYS else ord(key.upper())
+        common = {"key": " " if key == "Space" else key, "code": key, "windowsVirtualKeyCode": code}
         self.call("Input.dispatchKeyEvent", type="keyDown", **common, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 

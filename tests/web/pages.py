@@ -17,13 +17,14 @@ TRAINED = "document.querySelector('#train-status').textContent.startsWith('{}')"
 
 
 @contextmanager
-def ready(page: Path, folder: Path) -> Iterator[Tab]:
-    """A page that has started; at the end, its console has no error and it has made no request."""
+def ready(page: Path | str, folder: Path) -> Iterator[Tab]:
+    """A page that has started; at the end, its console has no error and it has asked only its own server."""
     with opened(page, folder) as tab:
         tab.wait("document.documentElement.dataset.ready")
         yield tab
         assert tab.problems == []
-        assert {url.split(":")[0] for url in tab.requests} <= {"file", "blob"}
+        own = ("file:", "blob:", "data:", *([page] if isinstance(page, str) else []))
+        assert [url for url in tab.requests if not url.startswith(own)] == []
 
 
 def train(tab: Tab, epochs: int, seconds: float = 60.0) -> None:

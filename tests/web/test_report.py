@@ -127,7 +127,7 @@ def test_what_runs_have_written_changes_nothing(tmp_path: Path) -> None:
     trained(tmp_path / "run", ws.SGD(lr=0.1))
     newest = max((tmp_path / "run").glob("step-*"))
     logs = {HOSTILE: 1e308, "__proto__": 1.0, "constructor": -1e308, "val_loss": float("nan"), "huge": 10**30}
-    epochs = [{"epoch": i, "avg_loss": 0.5 * i, "steps": 1, "logs": logs, "partial": False} for i in range(2000)]
+    epochs = [{"epoch": i, "avg_loss": 0.5 * i, "steps": 1, "logs": logs, "partial": False} for i in range(5000)]
     deep: Any = HOSTILE
     for _ in range(80):
         deep = {"deeper": deep}
@@ -139,10 +139,10 @@ def test_what_runs_have_written_changes_nothing(tmp_path: Path) -> None:
     page = write_report([tmp_path / "run"], tmp_path / "report.html")
     with ready(page, tmp_path) as tab:
         assert tab.evaluate("document.title") == "run · Wholestep"
-        assert table(tab, "summary")["epochs"] == ["2,000"]
+        assert table(tab, "summary")["epochs"] == ["5,000"]
         assert table(tab, "summary")["stopped by"] == [HOSTILE]
         assert "is damaged: manifest.json cannot be read" in tab.text("#checkpoints")
-        assert lines(tab, "Loss")[0].count("L") <= 1000  # a part of the points, the greatest among them
+        assert 500 < lines(tab, "Loss")[0].count("L") <= 2000  # a part of the points, the greatest among them
         assert tab.evaluate("document.querySelector('#settings b') === null")
         assert len(table(tab, "settings")["long"][0]) < 400
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_in_one_file_is_a_run(tmp_path: Path) -> None:
     arrays = {"session/step": np.array(2), "session/epoch": np.array(1)}
     save_file(arrays, tmp_path / "page.safetensors", {"wholestep.run": json.dumps(run)})
     page = write_report([tmp_path / "page.safetensors"], tmp_path / "report.html")
-    assert '"epochs": [{"epoch": 1, "loss": 1.5}]' in page.read_text(encoding="utf-8")
+    assert '"series": {"loss": [[1], [1.5]]}' in page.read_text(encoding="utf-8")
     with pytest.raises(ws.errors.CheckpointError, match=r"could not be written to .*name a folder"):
         write_report([tmp_path / "page.safetensors"], tmp_path / "page.safetensors" / "report.html")
 

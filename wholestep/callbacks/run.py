@@ -55,6 +55,8 @@ class EpochStats:
     steps: int
     logs: Mapping[str, Value] = field(default_factory=dict)
     partial: bool = False  # was the run stopped before the end of the epoch?
+    # Of this process, without validation; 0: not measured.  Histories of equal runs are equal whatever their speed.
+    steps_per_second: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wholestep.cli.shared import Device, Memory, Precision, experiment_of, parse_settings, report_errors
+from wholestep.cli.shared import Device, Memory, Precision, experiment_in, experiment_of, parse_settings, report_errors
 from wholestep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,12 +78,33 @@ def compare(one: Run, other: Run, script: ScriptOfRun = None) -> None:
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or checkpoints in single files.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Build and time each run's step again: layers, kernel times, predictions.")
+    ] = False,
+    script: ScriptOfRun = None,
 ) -> None:
-    """Write one HTML file with the curves, settings and checkpoints of runs, which opens without a server."""
+    """Write one HTML file with the curves, settings, checkpoints and steps of runs, which opens without a server."""
     from wholestep.web.report import write_report
 
-    page = write_report(runs, output)
+    if script is not None and not rebuild:
+        raise UsageError("--script is what --rebuild builds again: give both, or neither.")
+    experiments = {run: experiment_in(run, script=script)[0] for run in runs} if rebuild else {}
+    page = write_report(runs, output, experiments)
     print(f"{page}: {page.stat().st_size:,} bytes; open it in a browser")
+
+
+@report_errors
+def board(
+    folder: Annotated[Path, typer.Argument(help="The folder that runs are in.")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 0,
+) -> None:
+    """Serve the page of `report` over a folder of runs to this machine's browsers, live while runs go on."""
+    from wholestep.web.board import board_server
+
+    with board_server(folder, port) as server:
+        print(f"{server.url}  (of this machine only; Ctrl-C ends it)", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 @report_errors

@@ -100,10 +100,14 @@ class TrainHistory:
             writer.writeheader()
             writer.writerows({name: cell(value) for name, value in row.items()} for row in self.rows())
 
-    def to_json(self) -> str:
-        """The history as text; `from_json` reads it."""
-        stored = {"stopped_by": self.stopped_by, "epochs": [_plain(e) for e in self.epochs]}
-        inside = {"validations": [_plain(e) for e in self.validations]} if self.validations else {}
+    def to_json(self, *, speeds: bool = False) -> str:
+        """The history as text; `from_json` reads it.
+
+        Args:
+            speeds: also store the steps per second of each epoch, which differ between runs of equal numbers.
+        """
+        stored = {"stopped_by": self.stopped_by, "epochs": [_plain(e, speeds) for e in self.epochs]}
+        inside = {"validations": [_plain(e, speeds) for e in self.validations]} if self.validations else {}
         return json.dumps({**stored, **inside})
 
     @staticmethod
@@ -153,8 +157,11 @@ class TrainHistory:
 _KEYS = {"stopped_by", "epochs", "validations"}
 
 
-def _plain(stats: EpochStats) -> dict[str, Any]:
-    return {**vars(stats), "logs": dict(stats.logs)}
+def _plain(stats: EpochStats, speeds: bool) -> dict[str, Any]:
+    stored = {**vars(stats), "logs": dict(stats.logs)}
+    if not (speeds and stats.steps_per_second):
+        del stored["steps_per_second"]
+    return stored
 
 
 # Checks of the fields of a stored epoch, by annotation.

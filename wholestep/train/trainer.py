@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
@@ -220,6 +221,7 @@ class Trainer:
         run.epoch, run.logs = epoch, {}
         self.callbacks.on_epoch_begin(epoch)
         skipped, in_memory = self.session.skipped_steps, arrays_of(loader) is not None
+        begun = time.perf_counter()
         with self.session.span("train_epoch"):
             self._watch.keep(at)
             for part in self.feed.of_epoch(loader, epoch, start, self._every(), self._slice_ends):
@@ -248,7 +250,8 @@ class Trainer:
             return EpochStats(epoch, 0.0, 0)
         epochs = epoch + 1 if self._run is None else run.epochs
         held = self.validation if self.config.validates(epoch, epochs) else None
-        return self._stats(at, skipped, held=held)
+        speed = (at.step - start) / (time.perf_counter() - begun)
+        return replace(self._stats(at, skipped, held=held), steps_per_second=speed)
 
     def _stops(self, run: Run) -> bool:
         """Does training end here?  Before `min_epochs` epochs only a signal ends it."""

@@ -57,6 +57,7 @@ def html(
     title: str,
     files: Mapping[str, bytes] | None = None,
     step: str | None = None,
+    asks: bool = False,
 ) -> str:
     """The page "page" or "report": its description, and files by the id of their element.
 
@@ -64,6 +65,7 @@ def html(
 
     Args:
         step: the module of a compiled program's interface, which the page's script runs in a worker.
+        asks: may the page ask the server that it came from?
     """
     from wholestep import __version__
 
@@ -71,7 +73,7 @@ def html(
     code = script(sources, ENTRIES[page])
     style = (PAGE / "page.css").read_text(encoding="utf-8")
     parts = {
-        "policy": _policy(code, style, runs=step is not None),
+        "policy": _policy(code, style, runs=step is not None, asks=asks),
         "title": escape(title.encode(errors="replace").decode()),
         "version": escape(__version__),
         "style": style,
@@ -96,14 +98,14 @@ def write_page(path: Path, text: str) -> Path:
     return path
 
 
-def _policy(code: str, style: str, *, runs: bool) -> str:
+def _policy(code: str, style: str, *, runs: bool, asks: bool) -> str:
     rules = ("default-src 'none'", f"style-src {_digest(style)}", "img-src data: blob:", "form-action 'none'")
     own = (
         (f"script-src {_digest(code)} 'wasm-unsafe-eval' blob:", "worker-src blob:")
         if runs
         else (f"script-src {_digest(code)}",)
     )
-    return "; ".join((*rules, *own, "base-uri 'none'"))
+    return "; ".join((*rules, *own, *(["connect-src 'self'"] if asks else []), "base-uri 'none'"))
 
 
 def _digest(text: str) -> str:

@@ -184,7 +184,7 @@ def _manifest(taken: Checkpoint, files: Mapping[str, str]) -> bytes:
         "identity": taken.identity,
         "data": taken.data,
         "logs": taken.logs,
-        "history": json.loads(taken.history.to_json()),
+        "history": json.loads(taken.history.to_json(speeds=True)),
         "callbacks": without_arrays(taken.callbacks)[0],
         "config": taken.config,
         "versions": taken.versions,

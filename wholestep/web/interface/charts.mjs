@@ -37,7 +37,7 @@ function axes(x, y, label) {
   return [
     ...y.marks.map((mark) => [
       make("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: up(mark), y2: up(mark) }),
-      make("text", { x: LEFT - 6, y: up(mark) + 4, "text-anchor": "end" }, formatted(mark)),
+      make("text", { x: LEFT - 6, y: up(mark) + 4, "text-anchor": "end" }, y.unit ? y.unit(mark) : formatted(mark)),
     ]),
     ...x.marks.map((mark) => make("text", { x: across(mark), y: HEIGHT - 10, "text-anchor": "middle" }, formatted(mark))),
     make("text", { x: WIDTH - RIGHT, y: HEIGHT + 3, "text-anchor": "end" }, label),
@@ -53,7 +53,8 @@ const frame = (label, ...children) =>
   make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 6}`, role: "img", "aria-label": label }, ...children);
 
 // series: [{name, points: [[epoch, value], ...], kind}], without kinds the first is solid and the second dashed.
-export function curves(title, series, { log = false, keys = true, from = 0 } = {}) {
+// `zoomTo(from, to)` is called with the epochs that a drag selects.
+export function curves(title, series, { log = false, keys = true, from = 0, zoomTo = null } = {}) {
   const points = series.flatMap((one) => one.points);
   const last = Math.max(from + 2, range(points.map(([epoch]) => epoch))[1]);
   const kindOf = ({ kind }, i) => kind ?? (i ? "second" : "first");
@@ -70,10 +71,81 @@ export function curves(title, series, { log = false, keys = true, from = 0 } = {
     ];
   });
   const readings = series.map(({ name, points: own }) => `${name} ${own.length ? formatted(own.at(-1)[1]) : "–"}`);
-  return make("figure", {},
-    make("figcaption", {}, make("strong", {}, title), keys ? series.map((one, i) => make("span", { class: `key ${kindOf(one, i)}` }, readings[i])) : []),
-    frame(`${title} by epoch: ${readings.slice(0, 20).join(", ")}`, axes(x, y, "epoch"), drawn.flat()),
-  );
+  const own = keys ? series.map((one, i) => make("span", { class: `key ${kindOf(one, i)}` }, readings[i])) : [];
+  const chart = frame(`${title} by epoch: ${readings.slice(0, 20).join(", ")}`, axes(x, y, "epoch"), drawn.flat());
+  const figure = make("figure", {}, make("figcaption", {}, make("strong", {}, title), own), chart);
+  if (zoomTo !== null) followPointer(chart, { from, last, across, zoomTo, read: (epoch) => own.forEach((key, i) => (key.textContent = epoch === null ? readings[i] : readingAt(series[i], epoch))) });
+  return figure;
+}
+
+// The value of a curve at its epoch that is nearest.
+function readingAt({ name, points }, epoch) {
+  if (!points.length) return `${name} –`;
+  const [at, value] = points.reduce((a, b) => (Math.abs(b[0] - epoch) < Math.abs(a[0] - epoch) ? b : a));
+  return `${name} ${formatted(value)} at ${formatted(at)}`;
+}
+
+// A line with the values under the pointer; dragging selects epochs, a double click shows all.
+function followPointer(chart, { from, last, across, zoomTo, read }) {
+  const line = make("path", { class: "reading" }), selection = make("path", { class: "selection" });
+  chart.append(selection, line);
+  chart.classList.add("zooms");
+  chart.setAttribute("tabindex", "0");
+  let start = null;
+  const epochAt = ({ clientX }) => {
+    const box = chart.getBoundingClientRect();
+    const place = (((clientX - box.left) / box.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT);
+    return from + Math.min(1, Math.max(0, place)) * (last - from);
+  };
+  chart.addEventListener("pointerdown", (event) => {
+    start = epochAt(event);
+    chart.setPointerCapture(event.pointerId);
+  });
+  chart.addEventListener("pointermove", (event) => {
+    const epoch = epochAt(event);
+    line.setAttribute("d", `M${across(epoch).toFixed(1)} ${TOP}V${HEIGHT - BOTTOM}`);
+    read(epoch);
+    if (start !== null) selection.setAttribute("d", `M${across(start).toFixed(1)} ${TOP}V${HEIGHT - BOTTOM}H${across(epoch).toFixed(1)}V${TOP}Z`);
+  });
+  chart.addEventListener("pointerup", (event) => {
+    const [low, high] = [start ?? 0, epochAt(event)].sort((a, b) => a - b);
+    const chosen = start !== null && high - low > 0.02 * (last - from);
+    start = null;
+    selection.removeAttribute("d");
+    if (chosen) zoomTo(low, high);
+  });
+  for (const end of ["pointercancel", "pointerleave"]) {
+    chart.addEventListener(end, () => {
+      line.removeAttribute("d");
+      read(null);
+    });
+  }
+  chart.addEventListener("dblclick", () => zoomTo(0, Infinity));
+}
+
+// Values of equal steps as bars that can be chosen: by pointer, or by arrow keys and Enter.
+export function timeline(title, values, choose, label, unit) {
+  const y = scaleOf([0, ...values]);
+  const x = { marks: ticks(0, Math.max(1, values.length)).filter((mark) => Number.isInteger(mark)), of: (value) => value / Math.max(1, values.length) };
+  const [across, up] = placing(x, y);
+  const peak = values.indexOf(range(values)[1]);
+  const bar = (value, i) => make("path", { class: i === peak ? "block peak" : "block", d: `M${across(i).toFixed(2)} ${up(0).toFixed(1)}V${up(value).toFixed(1)}H${across(i + 1).toFixed(2)}V${up(0).toFixed(1)}Z`, click: () => choose(i) }, make("title", {}, label(i)));
+  const blocks = values.map(bar);
+  const reading = make("span", {}, values.length ? `peak: ${label(peak)}` : "");
+  let at = peak;
+  const chart = frame(`${title}, kernel by kernel; the peak is at ${values.length ? label(peak) : "none"}`, axes(x, { ...y, unit }, "kernel"), blocks);
+  chart.setAttribute("tabindex", "0");
+  chart.setAttribute("role", "application");
+  chart.addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: -1, ArrowRight: 1 };
+    if (event.key === "Enter") choose(at);
+    if (!(event.key in steps) || !values.length) return;
+    event.preventDefault();
+    at = Math.min(values.length - 1, Math.max(0, at + steps[event.key]));
+    reading.textContent = label(at);
+    for (const [i, block] of blocks.entries()) block.classList.toggle("chosen", i === at);
+  });
+  return make("figure", {}, make("figcaption", {}, make("strong", {}, title), reading), chart);
 }
 
 // Points [[across, up], ...] and a line of the ideal, from [x, y] to [x, y].
