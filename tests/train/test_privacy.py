@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,32 @@ def test_noise_has_the_deviation_that_the_accountant_assumes() -> None:
     second = session.get("weight").copy()
     session.step(x=x, labels=targets)
     assert abs(np.corrcoef(first.ravel(), (second - session.get("weight")).ravel())[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_noise_is_normal_and_its_numbers_are_independent(device: str) -> None:
+    """Against the normal distribution by Kolmogorov's statistic; numbers of one block, and of two steps."""
+    model, shape = nn.Linear(250, 400, bias=False), (400, 250)
+    session = ws.build_session(
+        model, inputs=ws.Spec(("batch", 250)), targets=ws.Spec(("batch", 400)), loss="mse", optimizer=ws.SGD(lr=1.0),
+        batch_size=8, seed=5, device=device, privacy=ws.Privacy(noise=1.0, clip=1.0, rows=1.0),
+    )  # fmt: skip
+    draws = []
+    for _ in range(2):
+        before = session.get("weight").copy()
+        session.step(x=np.zeros((4, 250), "f4"), labels=np.zeros((4, 400), "f4"))
+        draws.append((before - session.get("weight")).astype("f8").ravel())
+    first, second = draws
+    assert first.size == np.prod(shape)
+    ordered = np.sort(first)
+    normal = np.array([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in ordered])
+    places = np.arange(1, first.size + 1) / first.size
+    assert np.abs(places - normal).max() < 1.36 / math.sqrt(first.size)  # at a level of 5 %
+    assert abs((first**4).mean() - 3.0) < 0.1
+    quarters = first.reshape(4, -1)  # the four numbers of a block
+    for values in (quarters, quarters**2, np.stack([first, second]), np.stack([first, second]) ** 2):
+        correlations = np.corrcoef(values) - np.eye(len(values))
+        assert np.abs(correlations).max() < 4.0 / math.sqrt(values.shape[1])
 
 
 def test_draws_of_any_size_run_in_one_program() -> None:

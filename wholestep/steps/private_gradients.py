@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NoReturn
 
-from wholestep.compiler.frontend.functions.primitives import concat, cos, log, sin, sqrt, where
+from wholestep.compiler.frontend.functions.primitives import concat, log, sqrt, where
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
@@ -32,6 +32,9 @@ from wholestep.steps.options import StepOptions
 from wholestep.steps.separable_loss import depends_on, need_plain_gradients
 from wholestep.steps.train import Slopes
 
+# sin(πx) / x and cos(πx) as polynomials of x², to 5e-8 for |x| <= 1/2
+SINE = (3.14159264, -5.16771008, 2.55007739, -0.59829041, 0.07765591)
+COSINE = (0.99999995, -4.9347928, 4.05841079, -1.33187297, 0.21968242)
 CLIP, NOISE, ROWS = "privacy.clip", "privacy.noise", "privacy.rows"  # runtime scalars
 
 
@@ -118,16 +121,38 @@ def _with_noise(graph: Graph, sums: Sequence[Tensor], clip: Tensor, privacy: Pri
 
 
 def _normal_numbers(graph: Graph, like: Sequence[Tensor]) -> list[Tensor]:
-    """Standard normal numbers for every tensor, from one draw: both numbers of a pair of Box and Muller are used."""
+    """Standard normal numbers for every tensor, from one draw.
+
+    A block of the generator has four words: two pairs for Box and Muller, of which both numbers are used.
+    """
     counts = [math.prod(n for n in g.shape if isinstance(n, int)) for g in like]  # sizes of parameters are integers
     dtype = "float64" if any(g.node.type.dtype == float64 for g in like) else "float32"
-    pairs = ((sum(counts) + 1) // 2,)
-    u, v = (graph.random_uniform(pairs, dtype=dtype) for _ in range(2))
-    radius, angle = sqrt(-2.0 * log(1.0 - u)), 2.0 * math.pi * v
-    numbers = concat([radius * cos(angle), radius * sin(angle)], 0)
+    blocks = (sum(counts) + 3) // 4
+    words = graph.random_uniform((blocks, 4), dtype=dtype).permute((1, 0))
+    w = [words[i : i + 1] for i in range(4)]
+    numbers = concat([*_normal_pair(w[0], w[1]), *_normal_pair(w[2], w[3])], 0).reshape((4 * blocks,))
     ends = list(accumulate(counts))
     parts = [numbers[end - count : end] for end, count in zip(ends, counts, strict=True)]
     return [z.reshape(g.shape).astype(g.dtype) for z, g in zip(parts, like, strict=True)]
+
+
+def _normal_pair(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Two standard normal numbers from two uniform ones, by the transform of Box and Muller.
+
+    The angle is 2πx for x in [-1/2, 1/2), whose sine and cosine follow from those of πx: short polynomials.
+    """
+    radius, x = sqrt(-2.0 * log(1.0 - u)), v - 0.5
+    square = x * x
+    sine, cosine = x * _polynomial(SINE, square), _polynomial(COSINE, square)
+    return radius * (1.0 - 2.0 * sine * sine), radius * (2.0 * sine * cosine)
+
+
+def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
+    """The polynomial with these coefficients, in ascending order of powers, by Horner's rule."""
+    value = x * coefficients[-1] + coefficients[-2]
+    for coefficient in reversed(coefficients[:-2]):
+        value = value * x + coefficient
+    return value
 
 
 def _refuse_mixing(node: Node) -> NoReturn:

@@ -2,6 +2,9 @@
 
 The gates of a recurrent cell are slices of one product, so the gradient of that product is a concatenation of four
 values over one iteration space.  One kernel computes the four and stores them in place; nothing is copied.
+
+Outside of loops this holds for values that are generated, such as the noise of a private step: kernels that load
+nothing are joined, so that the four words of a block of random numbers are computed once.
 """
 
 from __future__ import annotations
@@ -12,16 +15,20 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import Extent
-from wholestep.compiler.plan.fusion.clusters import MAPS, Cluster
+from wholestep.compiler.plan.fusion.clusters import MAPS, Cluster, accesses
+from wholestep.compiler.plan.fusion.fuse_updates import is_pure
+from wholestep.compiler.plan.lower.materialize import is_generated
 from wholestep.compiler.plan.model.kernel import Index, Kind
 
 
-def eliminate_concats(clusters: Sequence[Cluster], graph: IRGraph) -> list[Cluster]:
+def eliminate_concats(
+    clusters: Sequence[Cluster], graph: IRGraph, candidates: Sequence[Cluster] | None = None
+) -> list[Cluster]:
     """The clusters without those that only concatenate values of one other cluster, which stores them in place."""
     single_use = graph.single_use_nodes()
     of = {n: c for c in clusters for n in c.results}
     removed: dict[Cluster, Cluster] = {}
-    for cluster in clusters:
+    for cluster in clusters if candidates is None else candidates:
         node = cluster.nodes[0]
         if node.op != "concat" or len(cluster.nodes) > 1:
             continue
@@ -36,6 +43,35 @@ def eliminate_concats(clusters: Sequence[Cluster], graph: IRGraph) -> list[Clust
     for cluster in clusters:
         cluster.reads = {removed.get(r, r) for r in cluster.reads} - {cluster}
     return [c for c in clusters if c not in removed]
+
+
+def generate_in_place(clusters: Sequence[Cluster], graph: IRGraph) -> list[Cluster]:
+    """The clusters with all generated parts of a concatenation in one, which stores them in place."""
+    of = {n: c for c in clusters for n in c.results}
+    homes: dict[Cluster, Cluster] = {}  # a joined cluster -> the one that computes its values
+    concats = []
+    for cluster in clusters:
+        if cluster.nodes[0].op != "concat" or len(cluster.nodes) > 1:
+            continue
+        producers = dict.fromkeys(of.get(part) for part in cluster.nodes[0].inputs)
+        found = [p for p in producers if p is not None and p not in homes and _is_generated(p)]
+        if len(found) == len(producers) and len({p.shape for p in found}) == 1:
+            first, *others = found
+            first.nodes += [n for other in others for n in other.nodes]
+            homes |= dict.fromkeys(others, first)
+            concats.append(cluster)
+    remaining = [c for c in clusters if c not in homes]
+    for cluster in remaining:
+        cluster.reads = {homes.get(r, r) for r in cluster.reads}
+    return eliminate_concats(remaining, graph, concats)
+
+
+def _is_generated(cluster: Cluster) -> bool:
+    """Is the cluster pointwise, and does it load nothing?"""
+    inside = set(cluster.nodes)
+    bases = {a.base for n in cluster.nodes for a in accesses(n)} - inside
+    scalars = all(is_generated(x) or x.host or (x.op == "constant" and x.type.rank == 0) for x in bases)
+    return is_pure(cluster) and not cluster.reads and scalars
 
 
 def _computes_all_parts(producer: Cluster, node: Node) -> bool:

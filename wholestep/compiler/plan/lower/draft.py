@@ -15,7 +15,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.type_rules.collectives import ROWS
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.fusion.clusters import Cluster, fuse
-from wholestep.compiler.plan.fusion.concat_elimination import in_place_concats
+from wholestep.compiler.plan.fusion.concat_elimination import generate_in_place, in_place_concats, parts
 from wholestep.compiler.plan.fusion.fuse_column_sums import join_column_sums
 from wholestep.compiler.plan.fusion.fuse_updates import fuse_pointwise
 from wholestep.compiler.plan.fusion.partial_column_sums import fuse_partial_sums, split_column_sums
@@ -51,9 +51,13 @@ def make_draft(request: PlanRequest, operands: ReadableViews | None = None) -> D
         clusters = fuse_pointwise(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
         clusters = join_column_sums(clusters, prepared.updates, fusion)  # sums share a kernel that reads their operand
         clusters = join_recomputed(clusters, fusion)  # recomputed values join kernels that read their operands
+        clusters = generate_in_place(clusters, prepared)  # random numbers are stored where they are read
     updates = place_updates(prepared, clusters)  # a state is overwritten only after its last read
     # Each loop is replaced by the clusters of its body.
     opened = expand_loops(topological(just_in_time(clusters)), fusion, rules, fused)
+    opened.parts.update(
+        {part: (n, at) for c in opened.clusters if c.loop is None for n in in_place_concats(c) for part, at in parts(n)}
+    )
     ordered = opened.clusters
     buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # decides which values are stored
     kernels = [emit(i, c, buffers, request.label) for i, c in enumerate(ordered)]
@@ -130,7 +134,7 @@ def _check_sizes(graph: IRGraph, capacity: Mapping[str, int], least: Sequence[Le
 
 def emit(id: int, cluster: Cluster, buffers: Buffers, label: Callable[[Node], str]) -> Kernel:
     """Lower a cluster to a kernel; `label` names the origin of each op."""
-    stored_in_place = set(in_place_concats(cluster)) if cluster.loop is not None else set()
+    stored_in_place = set(in_place_concats(cluster))
     computed = replace(cluster, nodes=[n for n in cluster.nodes if n not in stored_in_place])
     kernel = EMIT[cluster.kind](id, computed if stored_in_place else cluster, buffers)
     if cluster.loop is not None:

@@ -104,4 +104,11 @@ WS_INLINE float ws_uniform_f32(uint64_t seed, uint64_t step, uint64_t key, uint6
 WS_INLINE double ws_uniform_f64(uint64_t seed, uint64_t step, uint64_t key, uint64_t element) {
   return (double)(int32_t)(ws_philox_u32(seed, step, key, element) >> 8) * 0x1p-24;
 }
+/* The same for element 4*block + word. */
+WS_INLINE float ws_uniform_of_block_f32(uint64_t seed, uint64_t step, uint64_t key, uint64_t block, int word) {
+  return (float)(int32_t)(ws_philox_block(seed, step, key, block).x[word] >> 8) * 0x1p-24f;
+}
+WS_INLINE double ws_uniform_of_block_f64(uint64_t seed, uint64_t step, uint64_t key, uint64_t block, int word) {
+  return (double)(int32_t)(ws_philox_block(seed, step, key, block).x[word] >> 8) * 0x1p-24;
+}
 #endif

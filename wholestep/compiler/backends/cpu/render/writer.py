@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from wholestep.compiler.backends.common.cstyle.writer import CStyleWriter
 from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, Inner, Queries, schedule_of
@@ -15,10 +16,10 @@ from wholestep.compiler.backends.cpu.render.address import pair_terms, panel_ter
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, SUFFIX, C, cast_text
 from wholestep.compiler.backends.cpu.render.row_tails import can_widen, stores_rounded_as_vector, write_masked_lanes
 from wholestep.compiler.ir.ops import Trait, ops_with
-from wholestep.compiler.ir.types import DType, bfloat16, float32, float64, int32, int64, uint8
+from wholestep.compiler.ir.types import DType, bfloat16, divide, float32, float64, int32, int64, uint8
 from wholestep.compiler.plan.io.traffic import loads, stores
 from wholestep.compiler.plan.model.bodies import Window
-from wholestep.compiler.plan.model.kernel import Instr, Kernel, Level, Load, Plan, Reduce, Space, Store
+from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Level, Load, Plan, Reduce, Space, Store
 
 TRANSCENDENTAL = ops_with(Trait.TRANSCENDENTAL)
 REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}
@@ -26,6 +27,17 @@ REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uin
 # Not inlined: gcc would take minutes for an entry function that contains all tiles of the window kernels.
 NOINLINE = "__attribute__((noinline)) "
 DIMENSION = re.compile(r"\bd\d+\b")  # a dimension of the step, in the text of a kernel
+
+
+def block_and_word(element: Index) -> tuple[Index, int] | None:
+    """The block of four random words of an element, and its word in it, if that is the same in all iterations."""
+    quarters = [(axis, divide(stride, 4)) for axis, stride in element.terms]
+    if not isinstance(element.offset, int) or element.over != 1 or element.value is not None:
+        return None
+    terms = tuple((axis, stride) for axis, stride in quarters if stride is not None)
+    if len(terms) != len(quarters):
+        return None
+    return Index(terms, element.offset // 4), element.offset % 4
 
 
 class CWriter(CStyleWriter):
@@ -80,6 +92,16 @@ class CWriter(CStyleWriter):
             source = self.rounded[i.args[0]]
             return f"ws_rounded_{SUFFIX[source.dtype]}({self.values[source.args[0]]})"
         return super().expression(i)
+
+    def random_number(self, i: Instr, element: str) -> str:
+        """A random number; a fixed word of a block of four, so that gcc computes one block for all four of them."""
+        assert i.index is not None
+        moving = tuple(term for term in i.index.terms if self.kernel.axes[term[0]] != 1)
+        if (place := block_and_word(replace(i.index, terms=moving))) is None:
+            return super().random_number(i, element)
+        block, word = place
+        at = f"(uint64_t)({self.index_sum(block)}), {word}"
+        return f"ws_uniform_of_block_{REDUCE_SUFFIX[i.dtype]}({self.random_stream}, {i.key}ull, {at})"
 
     def instructions(self, instrs: Sequence[Instr]) -> None:
         super().instructions([i for i in instrs if i.id not in self.unread])
