@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import wholestep as ws
+from tests.support.compilers import quick
 from wholestep import nn
 from wholestep.cli import app
 
@@ -70,6 +72,17 @@ def test_a_step_has_the_bits_that_it_had(recorded: tuple[Path, Recorder], step: 
     np.testing.assert_array_equal(again.session.get("0.weight"), recorder.weights[step])
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_step_of_a_resumed_run_on_a_cpu_has_its_bits_with_any_number_of_threads(threads: int, tmp_path: Path) -> None:
+    recorder, settings = Recorder(), {"device": "cpu", "threads": 2, "options": quick()}
+    build(callbacks=[recorder, ws.StepBudget(20)], **settings).fit(checkpoint=tmp_path)
+    build(callbacks=[recorder], **settings).fit(checkpoint=tmp_path, resume=True)
+    for step in (3, 27):
+        again = ws.Replay(build(**{**settings, "threads": threads}), tmp_path, step)
+        assert again.run().loss == recorder.losses[step]
+        np.testing.assert_array_equal(again.session.get("0.weight"), recorder.weights[step])
+
+
 def test_tensors_of_a_step_are_those_before_its_update(recorded: tuple[Path, Recorder]) -> None:
     folder, recorder = recorded
     again = ws.Replay(build(), folder, 5)
@@ -115,7 +128,27 @@ def test_two_equal_runs_have_no_difference_and_a_planted_bit_is_found(tmp_path: 
     assert ws.compare_runs((build(), tmp_path / "a"), (build(), tmp_path / "b")) is None
     difference = ws.compare_runs((build(), tmp_path / "a"), (build(callbacks=[Flip()]), tmp_path / "c"))
     assert difference is not None
-    assert (difference.step, bool(difference.tensors)) == (26, True)
+    assert (difference.step, difference.tensors[0], difference.settings) == (18, "3.bias", ())
+    assert difference.example.endswith("at index [7]")
+    assert re.match(
+        r"after 18 updates '3\.bias' differs: np\.float32\(\S+\) and np\.float32\(\S+\) at", str(difference)
+    )
+
+
+def test_a_bit_that_only_a_checkpoint_has_is_found_there(tmp_path: Path) -> None:
+    """Nothing that the experiment contains has changed it: the difference is that of the checkpoints."""
+
+    class Flip(ws.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any) -> None:
+            weight = self.session.get("0.bias").copy()
+            weight.view(np.int32)[3] ^= 1
+            self.session.set("0.bias", weight)
+
+    build(epochs=1).fit(checkpoint=tmp_path / "a")
+    build(epochs=1, callbacks=[Flip()]).fit(checkpoint=tmp_path / "b")
+    difference = ws.compare_runs((build(), tmp_path / "a"), (build(), tmp_path / "b"))
+    assert difference is not None
+    assert (difference.step, difference.tensors) == (13, ("0.bias",))
 
 
 def test_a_difference_names_the_setting_that_explains_it(tmp_path: Path) -> None:

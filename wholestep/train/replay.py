@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import Position
 from wholestep.callbacks.stopping import StepBudget
+from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.errors import CheckpointError, UsageError
 from wholestep.session.running.entry_point import StepResult
@@ -228,7 +230,8 @@ def compare_runs(
     """The first update after which two runs differ; None if all checkpoints that both have are equal.
 
     If the steps computed again do not differ, something outside of them changed the run, such as a callback: then the
-    difference is that of the first checkpoints that differ.
+    runs are repeated with their callbacks, and if these do not differ either, the difference is that of the first
+    checkpoints that differ.
 
     Example: `ws.compare_runs((experiment_a, "runs/a"), (experiment_b, "runs/b"))`.
     """
@@ -236,10 +239,32 @@ def compare_runs(
     for step, *arrays in _common_checkpoints(Path(one[1]), Path(other[1])):
         at_checkpoint = _difference(step, *map(_without_position, arrays))
         if at_checkpoint is not None:
-            again = Replay(*one, equal), Replay(*other, equal)
-            return first_difference(*again, steps=step - equal) or at_checkpoint
+            a, b = (Replay(_with_own_model(experiment), folder, equal) for experiment, folder in (one, other))
+            stepped = first_difference(a, b, steps=step - equal)
+            return stepped or _with_callbacks(one, other, equal, step) or at_checkpoint
         equal = step
     return None
+
+
+def _with_own_model(experiment: Experiment) -> Experiment:
+    """The experiment over a copy of its model, with which a replay without an earlier checkpoint begins."""
+    return experiment if isinstance(experiment.model, Step) else replace(experiment, model=deepcopy(experiment.model))
+
+
+def _with_callbacks(
+    one: tuple[Experiment, str | PathLike[str]], other: tuple[Experiment, str | PathLike[str]], low: int, high: int
+) -> Difference | None:
+    """The first difference between two equal checkpoints and two different ones, by bisection over repeated runs."""
+    first: Difference | None = None
+    while high - low > 1:
+        middle = (low + high) // 2
+        a, b = (Replay(_with_own_model(experiment), folder, middle) for experiment, folder in (one, other))
+        difference = _difference(middle, _tensors(a), _tensors(b))
+        if difference is None:
+            low = middle
+        else:
+            high, first = middle, replace(difference, settings=_different_settings(a, b))
+    return first
 
 
 def _common_checkpoints(a: Path, b: Path) -> Iterator[tuple[int, Mapping[str, Array], Mapping[str, Array]]]:
