@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -348,6 +349,25 @@ def test_resuming_from_the_command_line(script: Path) -> None:
     whole, resumed = weights(Path("whole")), weights(Path("part"))
     assert whole.keys() == resumed.keys()
     assert all(whole[n].tobytes() == resumed[n].tobytes() for n in whole)
+
+
+def test_replicas_are_resumed_from_the_command_line(script: Path) -> None:
+    seeded = ["--set", "seed=0", "--set", "hidden=8", "--set", "replicas=2", "--device", "reference", "--no-progress"]
+    assert run("train", "small.py", "--epochs", "2", "--folder", "whole", *seeded)[0] == 0
+    code, text = run("train", "small.py", "--epochs", "1", "--folder", "part", *seeded)
+    assert code == 0, text
+    assert "one folder for each of 2 replicas, such as replica-0" in text.replace("\n", " ")
+    code, text = run("train", "small.py", "--epochs", "1", "--folder", "part", *seeded)
+    assert code == 1
+    assert "part holds a run. Resume it: --resume part" in text.replace("\n", " ")
+    shutil.rmtree("part/replica-1")  # as after an interruption before its first checkpoint
+    code, text = run("train", "--resume", "part", "--epochs", "2", "--no-progress")
+    assert code == 0, text
+    for name in ("replica-0", "replica-1"):
+        whole, resumed = weights(Path("whole") / name), weights(Path("part") / name)
+        assert all(whole[n].tobytes() == resumed[n].tobytes() for n in whole)
+    code, text = run("evaluate", "part/replica-1")
+    assert code == 0, text
 
 
 @pytest.mark.parametrize(

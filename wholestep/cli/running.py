@@ -107,7 +107,7 @@ class RunRequest:
     folder: Path
     exact: bool
     progress: bool
-    resume: Path | None = None
+    resume: Path | bool | None = None
 
 
 def _start(run: RunRequest, folds: int | None) -> None:
@@ -138,11 +138,12 @@ def _resume(
 ) -> None:
     from wholestep.cli.trust import script_of_run
     from wholestep.train import load_checkpoint
-    from wholestep.train.checkpoint.folder import is_checkpoint
+    from wholestep.train.checkpoint.folder import is_checkpoint, replicas_in
 
-    stored = load_checkpoint(run)
+    replicas = [load_checkpoint(folder) for folder in replicas_in(run)]
+    stored = min(replicas, key=lambda s: s.position.epoch) if replicas else load_checkpoint(run)
     assert stored.path is not None
-    own_script, own_settings = script_of_run(stored.config, run, stored.path.parent, script)
+    own_script, own_settings = script_of_run(stored.config, run, run if replicas else stored.path.parent, script)
     if epochs is not None:
         own_settings["epochs"] = epochs
     own_settings |= parse_settings([], device)
@@ -151,30 +152,33 @@ def _resume(
         say(f"all {asked} epochs are done; to go on give more: --resume {run} --epochs {2 * asked}")
     target = run.parent if is_checkpoint(run) else run
     experiment = experiment_of(own_script, own_settings).having(overrides)
-    _fit(RunRequest(experiment, own_script, own_settings, target, exact, progress, resume=run))
+    resume = True if replicas else run  # a replica that has no checkpoint yet begins
+    _fit(RunRequest(experiment, own_script, own_settings, target, exact, progress, resume=resume))
 
 
 def _refuse_used(folder: Path) -> None:
-    from wholestep.train.checkpoint.folder import checkpoints_in
+    from wholestep.train.checkpoint.folder import checkpoints_in, replicas_in
 
-    if checkpoints_in(folder):
+    if checkpoints_in(folder) or replicas_in(folder):
         raise UsageError(f"{folder} holds a run. Resume it: --resume {folder}; or write elsewhere: --folder NAME.")
 
 
 def _fit(run: RunRequest) -> None:
     from wholestep.cli.trust import note_start
-    from wholestep.train.checkpoint.folder import checkpoints_in
+    from wholestep.train.checkpoint.folder import checkpoints_in, replicas_in
+    from wholestep.train.replicas.run import folders_of
 
     folder, script = run.folder, run.script.resolve()
     config = {"script": str(script), "settings": run.settings}
     if is_first():
-        note_start(folder, script, run.settings)
+        for each in (folder, *folders_of(run.experiment, folder)):
+            note_start(each, script, run.settings)
     try:
         history = run.experiment.fit(
             checkpoint=folder, resume=run.resume, exact=run.exact, progress=run.progress, config=config
         )
     except TrainingInterrupted:
-        stored = checkpoints_in(folder)
+        stored = checkpoints_in(folder) or replicas_in(folder)
         say(f"saved; go on with: wholestep train --resume {folder}" if stored else "nothing could be saved")
         raise
     except CheckpointError as error:
@@ -184,6 +188,8 @@ def _fit(run: RunRequest) -> None:
     say(history)
     if stored := checkpoints_in(folder):
         say(f"checkpoints: {folder}, the newest {stored[-1].path.name}")
+    elif replicas := replicas_in(folder):
+        say(f"checkpoints: {folder}, one folder for each of {len(replicas)} replicas, such as {replicas[0].name}")
 
 
 @report_errors

@@ -13,6 +13,8 @@ from pathlib import Path
 from wholestep.errors import CheckpointError, OptionError
 from wholestep.train.checkpoint.format import MANIFEST, NAME, REMOVING, SUPERSEDED, WRITING, read_manifest
 
+REPLICA = "replica-"  # prefix of the folders of replicas in the folder of their run
+
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
@@ -28,6 +30,13 @@ def checkpoints_in(folder: str | PathLike[str]) -> list[StoredCheckpoint]:
     names = [(p, NAME.fullmatch(p.name)) for p in Path(folder).glob("step-*")]
     listed = [StoredCheckpoint(p, int(m[1]), int(m[2] or 0)) for p, m in names if m]
     return sorted(listed, key=lambda f: (f.step, f.attempt))
+
+
+def replicas_in(folder: str | PathLike[str]) -> list[Path]:
+    """The folders of replicas with checkpoints, in the order of the replicas."""
+    named = [(p.name.removeprefix(REPLICA), p) for p in Path(folder).glob(f"{REPLICA}*")]
+    numbered = sorted((int(number), path) for number, path in named if number.isdecimal())
+    return [path for _, path in numbered if checkpoints_in(path)]
 
 
 def rank_checkpoints(order: list[StoredCheckpoint], monitor: str, mode: str) -> list[StoredCheckpoint]:

@@ -30,6 +30,7 @@ from wholestep.nn.layers.table_encoding import encoding_of, keep_encoding
 from wholestep.nn.module.module import MEANINGS, Module
 from wholestep.options import read_launch, thread_count
 from wholestep.session.building.plans import share_plans
+from wholestep.train.checkpoint.folder import REPLICA
 from wholestep.train.data.frames import split_holdout
 from wholestep.train.evaluation import remember_loss
 from wholestep.train.experiment import Experiment, locked_and_resumed, prepare_run
@@ -40,7 +41,7 @@ from wholestep.train.signals import handle_signals
 
 log = logging.getLogger("wholestep")
 FIXED = ("model", "data", "checkpoint", "resume", "progress", "replicas", "sweep", "callbacks", "workers")
-FOLDER = "replica-{}"
+FOLDER = REPLICA + "{}"
 
 
 def fit_replicas(run: Experiment, config: Mapping[str, Any] | None = None) -> ReplicaHistory:
@@ -81,6 +82,12 @@ def replica_settings(run: Experiment) -> list[dict[str, Any]]:
             raise UsageError("replicas= and sweep={'seed': ...} both give the seeds; leave one of them out.")
         sweep["seed"] = list(range(run.data_seed, run.data_seed + run.replicas))
     return [dict(zip(sweep, values, strict=True)) for values in product(*sweep.values())]
+
+
+def folders_of(run: Experiment, folder: Path) -> list[Path]:
+    """The folders of the replicas of a run; [] for a single run."""
+    single = run.replicas == 1 and run.sweep is None
+    return [] if single else [folder / FOLDER.format(i) for i in range(len(replica_settings(run)))]
 
 
 def train_together(
