@@ -199,9 +199,25 @@ def test_gradient_statistics_have_dead_units_and_the_ratio_of_the_next_update() 
     for name, found in stats.items():
         norm = float(np.linalg.norm(before[name]))
         assert found.update_ratio == pytest.approx(0.1 * found.norm / norm, rel=1e-4)
-    layer = stats_per_layer(stats)["0"]
+    layer = session.gradient_stats(batch, per="layer")["0"]
+    assert layer == stats_per_layer(stats)["0"]
     assert layer.units == 4
     assert layer.update == pytest.approx(np.hypot(stats["0.weight"].update, stats["0.bias"].update))
+
+
+def test_a_table_of_gradients_has_a_line_for_each_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    session = ws.build_session(
+        mlp(), inputs=ws.Spec(("batch", 3)), targets=ws.Spec(("batch",), "int32"), loss="cross_entropy", batch_size=8,
+        device="reference",
+    )  # fmt: skip
+    session.print_gradient_stats(x=X[:8], labels=Y[:8], per="layer")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["gradient", "0", "2"]
+    gradients = session.gradients(x=X[:8], labels=Y[:8])
+    norm = np.sqrt(sum((gradients[f"0.{name}"].astype("f8") ** 2).sum() for name in ("weight", "bias")))
+    assert float(lines[1].split()[4]) == pytest.approx(norm, rel=1e-3)
+    with pytest.raises(ws.errors.OptionError, match="gradient_stats: per must be 'parameter' or 'layer'"):
+        session.gradient_stats(x=X[:8], labels=Y[:8], per="model")
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,9 @@ class GradientStatistics(Callback):
         self.history: list[dict[str, Stats]] = []
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        from wholestep.session.inspect.statistics import stats_per_layer, table
+        from wholestep.session.inspect.statistics import table
 
-        stats = self.session.gradient_stats(self.batch)
-        if self.per == "layer":
-            stats = stats_per_layer(stats)
+        stats = self.session.gradient_stats(self.batch, per=self.per)
         self.history.append(stats)
         if not self.quiet:
             sys.stderr.write(table(f"gradients after epoch {epoch + 1}", list(stats.values())) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,10 +24,10 @@ from wholestep.session.metrics import EntryMetrics
 from wholestep.session.running.entry_point import EntryPoint, SessionLock
 from wholestep.session.runtime_scalars import RuntimeScalars, governor
 from wholestep.steps.capacity import PREFIX
-from wholestep.steps.definition import PART, TRAIN
+from wholestep.steps.definition import PART, TRAIN, check_options
 from wholestep.steps.evaluate import EVALUATE, VALIDATE
 from wholestep.steps.loss_scale import REFUSED
-from wholestep.steps.options import PLAIN, StepOptions
+from wholestep.steps.options import PLAIN, StepOptions, as_row_values
 from wholestep.steps.states import nonzero_values
 from wholestep.steps.train import NONFINITE
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from wholestep.callbacks.observers import Observer
 
 log = logging.getLogger("wholestep")
+
+WITH_ROWS = "main with "  # prefix of entry points that are the main one with values of rows
 
 
 class Programs:
@@ -54,6 +57,7 @@ class Programs:
         self.observer: Observer | None = None
         self.closed = False
         self.main: EntryPoint
+        self.stepped: EntryPoint  # the entry point of the last step: the main one, or the same step with `per_row=`
         self._define(compiled)
 
     def _define(self, compiled: Plans | None) -> None:
@@ -61,6 +65,8 @@ class Programs:
         self.compiled = compiled
         self.step_options: StepOptions = PLAIN if compiled is None else compiled.definition.step_options
         self.raises = self.step_options.nonfinite == "raise"
+        for name in [name for name in self.entries if name.startswith(WITH_ROWS)]:
+            del self.entries[name]  # steps of the definition before
         self._govern()
 
     def _govern(self) -> None:
@@ -124,7 +130,7 @@ class Programs:
             self.entries.clear()
             self.of_micro_batches, self.measured = [], _Closed()  # type: ignore[assignment]
             self.place = LoadContext(self.where, self.state, self.where.device.scratch())
-            self.main = _Closed()  # type: ignore[assignment]
+            self.main = self.stepped = _Closed()  # type: ignore[assignment]
 
     def wait(self) -> None:
         """Block until all steps are done; raises the error of a failed step."""
@@ -215,6 +221,27 @@ class Programs:
             self._load_apart(name, lambda: self._load_micro_batches(name, kind))
         return self.entries[name]
 
+    def main_with_rows(self, per_row: Sequence[str]) -> EntryPoint:
+        """The step with values of every row among its outputs, compiled on first use."""
+        wanted = as_row_values(per_row)
+        if set(wanted.names) <= set(self.step_options.per_row.names) and not self.step_options.per_row.capacity:
+            return self.main
+        name = WITH_ROWS + ", ".join(wanted.names)
+        if name not in self.entries:
+            compiled = self.need("a step with per_row=")
+            definition = compiled.definition
+            if definition.main not in (TRAIN, PART) or not isinstance(definition.model, Graph):
+                raise UsageError("step(per_row=...) needs a step that trains a ws.nn.Module or a ws.Graph.")
+            check_options(options := replace(self.step_options, per_row=wanted), definition.ranks)
+            measured = compiled.of(definition.with_step_options(options))
+            self._load_apart(name, lambda: self._load_step(name, measured))
+        return self.entries[name]
+
+    def _load_step(self, name: str, compiled: Plans) -> EntryPoint:
+        if compiled.definition.has_micro_batches:
+            return self._load_micro_batches(name, TRAIN, compiled=compiled)
+        return self.load(name, *compiled.plan(compiled.definition.main))
+
     def recompile(self, compiled: Plans, why: str) -> None:
         """Replace the step, over the same state; the caller holds the session lock."""
         log.info("recompiling the step for %s; parameters are kept", why)
@@ -229,6 +256,7 @@ class Programs:
         else:  # a measuring session has one program, called "evaluate"
             measures_only = definition is not None and definition.measures_only
             self.main = self.load(EVALUATE if measures_only else "main", plan, key)
+        self.stepped = self.main
 
     def load(self, name: str, plan: Plan, key: str) -> EntryPoint:
         """Load an entry point that is one program."""
@@ -236,10 +264,14 @@ class Programs:
         return self._keep(name, EntryPoint(self._load_program(plan, key), self.turns, self.measured[name]))
 
     def _load_micro_batches(
-        self, name: str, kind: str, planned: Mapping[str, tuple[Plan, str]] | None = None
+        self,
+        name: str,
+        kind: str,
+        planned: Mapping[str, tuple[Plan, str]] | None = None,
+        compiled: Plans | None = None,
     ) -> EntryPoint:
         """The programs of micro-batches over one state, as one entry point."""
-        compiled = self.need("micro-batches")
+        compiled = compiled or self.need("micro-batches")
         definition = compiled.definition
         names = [f"{kind}.{phase}" for phase in definition.micro_batches(kind).phases]
         plans = {n: (planned or {}).get(n) or compiled.plan(n) for n in names}
@@ -266,11 +298,12 @@ class Programs:
     def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
         if self.where.device.runs:
             refused = REFUSED if REFUSED in entry.outputs else None  # output of a step function with `ws.LossScale`
-            unless = None if name != "main" else NONFINITE if self.step_options.may_skip else refused
+            is_step = name == "main" or name.startswith(WITH_ROWS)
+            unless = None if not is_step else NONFINITE if self.step_options.may_skip else refused
             stops = (
                 self.raises and self.step_options.loss_scale is None
             )  # without it, no smaller scale can remedy the step
-            entry.program.count_steps(bool(entry.plan.updated) and name == "main", unless, stops)
+            entry.program.count_steps(bool(entry.plan.updated) and is_step, unless, stops)
         self.entries[name] = entry
         self.state.take_turn(None)  # the next step sets its counters
         return entry

@@ -15,7 +15,7 @@ It delegates each call to one of these parts:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from os import PathLike
 from pathlib import Path
@@ -126,11 +126,22 @@ class Session:
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    def step(self, given: Mapping[str, object] | None = None, /, *more: object, **inputs: object) -> StepResult:
+    def step(
+        self,
+        given: Mapping[str, object] | None = None,
+        /,
+        *more: object,
+        per_row: Sequence[str] = (),
+        **inputs: object,
+    ) -> StepResult:
         """Run one step: forward, backward and update in one native call.
 
         Inputs are named; a mapping may contain names that are not Python identifiers.  Inputs given by `set_input` hold
         until they are given here.
+
+        Args:
+            per_row: values of every row that this step also returns, "loss" and "gradient_norm": `result["row_loss"]`,
+                `result["row_gradient_norm"]`.  The step with them is compiled when it is first asked for.
         """
         programs = self._programs
         if given is not None:
@@ -139,12 +150,13 @@ class Session:
             inputs = programs.with_held(inputs)
         if programs.observer is not None:
             self._inspect.observe(inputs)
+        programs.stepped = main = programs.main if not per_row else programs.main_with_rows(per_row)
         if programs.counts.turn is not programs.turn:
             with programs.turns:
                 programs.take_turn()
-        result = programs.main(inputs)
+        result = main(inputs)
         if programs.raises:
-            raise_if_refused(programs.main, programs.state)
+            raise_if_refused(main, programs.state)
         return result
 
     run = delegate("_training", Training.run)
@@ -170,9 +182,10 @@ class Session:
 
     def read_loss(self) -> float:
         """The first output of the last step."""
-        if not self._programs.main.ran:
+        stepped = self._programs.stepped
+        if not stepped.ran:
             raise UsageError("there is no loss yet: call session.step first.")
-        return self._programs.main.loss()
+        return stepped.loss()
 
     def export(self, folder: str | PathLike[str], *, to: str = "c", target: str | None = None) -> Path:
         """Write the step as a folder that trains, evaluates and predicts without Python.

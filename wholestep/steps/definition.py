@@ -358,6 +358,18 @@ def define_step(
             f"{', '.join(model.updates)} itself. Leave optimizer= out, or declare the loss: g.set_outputs([loss])."
         )
     model.need_penalties()
+    check_options(options, ranks)
+    options = with_parts(options, model)
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        from wholestep.optim.core.names import get  # imported here because most callers pass an optimizer
+
+        optimizer = get(optimizer)
+    definition = Definition(model, optimizer or SGD(), {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
+    return with_capacity(definition, batch_size, capacity)
+
+
+def check_options(options: StepOptions, ranks: int) -> None:
+    """Raise UsageError for options that do not go together."""
     if options.per_row.names:
         from wholestep.steps.row_values import check_row_options  # imported here because it imports autodiff
 
@@ -366,13 +378,6 @@ def define_step(
         from wholestep.steps.private_gradients import check_private_options  # imported here because it imports autodiff
 
         check_private_options(options, ranks)
-    options = with_parts(options, model)
-    if optimizer is not None and not isinstance(optimizer, Optimizer):
-        from wholestep.optim.core.names import get  # imported here because most callers pass an optimizer
-
-        optimizer = get(optimizer)
-    definition = Definition(model, optimizer or SGD(), {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
-    return with_capacity(definition, batch_size, capacity)
 
 
 def need_graph(model: object, what: str) -> None:

@@ -86,21 +86,29 @@ class ManualStep:
         outputs = self._programs.entry_with_room("gradients", named)(named).outputs
         return {name.removeprefix(PREFIX): array for name, array in outputs.items() if name.startswith(PREFIX)}
 
-    def gradient_stats(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, Stats]:
+    def gradient_stats(
+        self, given: Mapping[str, object] | None = None, /, *, per: str = "parameter", **inputs: object
+    ) -> dict[str, Stats]:
         """Statistics of every parameter's gradient: of the loss on these inputs, or of the last `backward`.
 
         With inputs also of the update that `step` would make: it is computed and undone.
 
+        Args:
+            per: "parameter", or "layer": the gradients of a module's parameters together.
+
         Example: `session.gradient_stats(x=xb, labels=yb)["w1"].norm`.
         """
-        from wholestep.session.inspect.statistics import stats_of_gradients
+        from wholestep.session.inspect.statistics import need_grouping, stats_of_gradients, stats_per_layer
         from wholestep.steps.manual_step import PREFIX
+
+        need_grouping("gradient_stats", per)
 
         named = {**(given or {}), **inputs}
         if named:
             self._gradients = self._programs.entry_with_room("gradients", named)(named).outputs
         gradients = {name.removeprefix(PREFIX): array for name, array in self._need_gradients().items()}
-        return stats_of_gradients(gradients, self._changes(named, gradients) if named else {})
+        stats = stats_of_gradients(gradients, self._changes(named, gradients) if named else {})
+        return stats_per_layer(stats) if per == "layer" else stats
 
     def _changes(self, named: Mapping[str, object], parameters: Iterable[str]) -> dict[str, tuple[AnyArray, AnyArray]]:
         """Parameters before and after a step over these inputs, which is undone; {} if the rows exceed its capacity."""
@@ -112,11 +120,14 @@ class ManualStep:
             programs.main(named).wait()
             return {name: (before[name], programs.state.get(name).copy()) for name in parameters if name in before}
 
-    def print_gradient_stats(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> None:
-        """Print `gradient_stats` as a table."""
+    def print_gradient_stats(
+        self, given: Mapping[str, object] | None = None, /, *, per: str = "parameter", **inputs: object
+    ) -> None:
+        """Print `gradient_stats` as a table, with a line for each parameter, or each layer (`per="layer"`)."""
         from wholestep.session.inspect.statistics import table
 
-        sys.stdout.write(table("gradient of", list(self.gradient_stats(given, **inputs).values())) + "\n")
+        stats = self.gradient_stats(given, per=per, **inputs)
+        sys.stdout.write(table("gradient of", list(stats.values())) + "\n")
 
     def _need_gradients(self) -> dict[str, AnyArray]:
         if not self._gradients:

@@ -341,7 +341,8 @@ class Training:
         programs.held = {}  # batches are gathered in their memory
         with programs.turns:
             programs.take_turn()
-        main, seed = programs.main, programs.where.seed if order_seed is None else order_seed
+        programs.stepped = main = programs.main
+        seed = programs.where.seed if order_seed is None else order_seed
 
         def begin_slice() -> None:
             if programs.state.turn is not programs.turn:

@@ -120,6 +120,21 @@ class LearnedImage(nn.Module):
         return self.head(ws.flatten(ws.tanh(x + learned), 1))
 
 
+class Composed(nn.Module):
+    """Weights that are joined, cut, permuted, normalised and transposed before they are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Parameter((6, n), ws.init.normal(0.5)) for n in (2, 3))
+        self.mixed, self.cube = nn.Parameter((5, 4), ws.init.normal(1.0)), nn.Parameter((2, 4, 2), ws.init.normal(0.5))
+        self.slopes = nn.Parameter((3, 4), ws.init.normal(0.5))
+
+    def forward(self, x: Any) -> Any:
+        hidden = ws.tanh(x @ ws.concat([self.left, self.right], 1)) @ ws.softmax(self.mixed)
+        cube = self.cube.permute((1, 2, 0)).reshape((4, 4))
+        return ws.tanh(hidden @ cube)[:, :3] - (hidden.reshape((-1, 4, 1)) * self.slopes.permute((1, 0))).sum(1)
+
+
 class Attending(nn.Module):
     """Attention, a gate with a trained slope, and layers in both directions."""
 
@@ -170,6 +185,7 @@ CASES: dict[str, Case] = {
         rng.integers(0, 3, (ROWS, 4)).astype("i4"),
     ),
     "shared weights": Case(SharedWeights, VECTORS, CLASSES),
+    "weights in pieces": Case(Composed, VECTORS, CLASSES),
     "weights of rows": Case(SharedWeights, VECTORS, CLASSES, weights=np.array([1.0, 0.5, 2.0, 3.0, 1.5])),
     "a convolution": Case(images(lambda: nn.Conv2d(4, 3, 3, stride=2, padding=1), features=36), IMAGES, CLASSES),
     "a convolution and a pool": Case(

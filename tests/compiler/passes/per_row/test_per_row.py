@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,6 +14,7 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulation.emulated import emulated_device
 from tests.compiler.passes.per_row.cases import CASES, Case, norm_of, row_by_row
 from wholestep import nn
+from wholestep.compiler.passes.per_row.contributions import RULES
 
 CLIP, LARGEST, RECORDED = 0.7, 1e-9, ("loss", "gradient_norm")
 COMPILED = (
@@ -58,6 +60,66 @@ def check_values(name: str, device: str, dtype: str = "float64") -> None:
         clipped = sum(c * g[parameter] for c, g in zip(factors, gradients, strict=True)) / len(factors)
         moved = before[parameter] - private.get(parameter)
         np.testing.assert_allclose(moved, clipped, **near, err_msg=parameter)
+
+
+def float32_of_float64(device: str, per_row: Sequence[str]) -> ws.Session:
+    """A layer whose weight is stored in float32 and used in float64."""
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter((6, 2), ws.init.normal(1.0))
+
+        def forward(self, x: Any) -> Any:
+            return ws.tanh(x @ self.weight.astype("float64"))
+
+    return replace(CASES["numbers"], model=Wide, is_float64=True).session(device, per_row=per_row)
+
+
+def loss_of_sums(device: str, per_row: Sequence[str]) -> ws.Session:
+    """A loss of sums over the rows, which are joined, cut, subtracted and divided; it is linear in the rows."""
+
+    def loss(output: Any, target: Any) -> Any:
+        error = ((output - target) ** 2).sum(0)
+        both = ws.concat([error, -3.0 * ws.abs(output).sum(0)[:1]])
+        return (both.mean() - ws.stop_gradient(error).sum() / 8.0) / 5.0
+
+    return replace(CASES["numbers"], loss=loss).session(device, per_row=per_row)
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("build", [float32_of_float64, loss_of_sums])
+def test_values_of_rows_of_casts_and_of_losses_of_sums(build: Any, device: str) -> None:
+    """The values of a row are such that the loss is their mean: five times those of the row alone for a sum."""
+    case, near = CASES["numbers"], 1e-6 if build is float32_of_float64 else LARGEST
+    session = build(device, RECORDED)
+    result = session.step(case.arrays())
+    scale = 5 if build is loss_of_sums else 1
+    assert result.loss == pytest.approx(result["row_loss"].mean(), rel=near)
+    for i in range(5):
+        row = case.arrays(slice(i, i + 1))
+        gradients = {n: np.array(g, np.float64) for n, g in session.gradients(row).items()}
+        assert result["row_gradient_norm"][i] == pytest.approx(scale * norm_of(gradients), rel=near)
+        assert result["row_loss"][i] == pytest.approx(scale * session.step(row).loss, rel=near)
+
+
+def test_every_rule_is_used_by_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = set[str]()
+
+    def watch(name: str, rule: Any) -> Any:
+        def call(rows: Any, node: Any) -> Any:
+            used.add(name)
+            return rule(rows, node)
+
+        return call
+
+    for name, rule in list(RULES.items()):
+        monkeypatch.setitem(RULES, name, watch(name, rule))
+    for case in CASES.values():
+        case.session("null", per_row=RECORDED).close()
+    for name in (float32_of_float64, loss_of_sums):
+        name("null", RECORDED).close()
+    assert set(RULES) - used == set()
 
 
 @pytest.mark.parametrize("name", CASES)
