@@ -90,7 +90,9 @@ class DeviceError(WholestepError, RuntimeError):
 
 
 class WorkerError(WholestepError, RuntimeError):
-    """A rank that was lost, or did not respond in time: `rank`, and `step`, its last step, if known."""
+    """A rank that was lost, or did not respond in time: `rank`, and `step`, its last step, if known; or a process of a
+    loader.
+    """
 
     def __init__(self, text: str, rank: int | None = None, step: int | None = None) -> None:
         super().__init__(text)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from copy import copy
 from dataclasses import replace
 from itertools import islice
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from wholestep.compiler.frontend.step import ROW_NUMBERS
+from wholestep.data.loader_workers import Pools, Task
 from wholestep.data.order import Poisson, RankRows, Rows, Sampler, Sequential, Shuffled, scatter_rows
 from wholestep.data.row_samplers import RowSampler
 from wholestep.data.sources import RowSource, Stream, as_source
@@ -46,6 +48,11 @@ class DataLoader:
         transform: one or several changes to the inputs, e.g. `[ws.data.Flip(), ws.data.Crop(4)]`.
         seed: the seed of the order and of random transforms; `fit` keeps it and ignores its own seed here.
         prefetch: batches that a background thread computes in advance; results are the same.
+        num_workers: processes that read a data set with `len` and `[i]`, for rows that take long to read; results are
+            the same.  A data set that draws from NumPy's, Python's or torch's global generator draws from one that is
+            seeded for each batch.
+        collate_fn: a function of a list of examples that returns a batch of them, `(x, y)` or a dict of arrays, e.g. to
+            pad them; without it they are stacked.
         limit: the largest number of batches of an epoch; the others of its order are left out.
 
     Example::
@@ -66,13 +73,26 @@ class DataLoader:
         sampler: Sampler | None = None,
         transform: Transform | Sequence[Transform] = (),
         prefetch: int = 0,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         limit: int | None = None,
     ) -> None:
-        limits = (("batch_size", batch_size, 1), ("prefetch", prefetch, 0), ("seed", seed, 0))
+        limits = (
+            ("batch_size", batch_size, 1),
+            ("prefetch", prefetch, 0),
+            ("num_workers", num_workers, 0),
+            ("seed", seed, 0),
+        )
         for name, value, least in limits if limit is None else (*limits, ("limit", limit, 1)):
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
                 raise OptionError(f"DataLoader: {name} must be an integer of at least {least}; received {value!r}.")
         self.source = as_source(data, labels)
+        if num_workers or collate_fn is not None:
+            self.source = _need_rows(self.source, "num_workers" if num_workers else "collate_fn").with_collate(
+                collate_fn
+            )
+        self.num_workers = int(num_workers)
+        self.pools = Pools() if num_workers else None
         self.batch_size, self.seed, self.drop_last, self.prefetch = int(batch_size), int(seed), drop_last, prefetch
         self.limit = limit
         self.sampler: Sampler = sampler or (Shuffled() if shuffle else Sequential())
@@ -162,11 +182,38 @@ class DataLoader:
 
     def remaining(self) -> Iterator[Batch]:
         """The batches from here to the end of the epoch, computed in advance by a thread with `prefetch`."""
+        if self.pools is not None:
+            yield from self._by_workers(self.pools)
+            return
         if not self.prefetch:
             yield from iter(self.next_batch, None)
             return
         for batch in prefetch_items(self._later_batches(), self.prefetch):
             yield self._count_batch(batch)
+
+    def _by_workers(self, pools: Pools) -> Iterator[Batch]:
+        """The later batches of the epoch from a pool of processes."""
+        epoch, positions = self.epoch, range(self.position, len(self))
+        rows_of = (self._rows_of_batch(position, epoch) for position in positions)
+        pool = pools.take(self)
+        tasks = (
+            Task(self._rows_to_read(rows), epoch, self.seed, position, self.numbers_rows, position % pool.ahead)
+            for rows, position in zip(rows_of, positions, strict=True)
+        )
+        try:
+            with closing(pool.batches(tasks)) as batches:
+                for batch, position in zip(batches, positions, strict=True):
+                    rows = self._rows_of_batch(position, epoch)
+                    yield self._count_batch(self._place(self._weighted(batch, self._rows_to_read(rows)), rows))
+        finally:
+            pools.give_back(pool)
+
+    def for_worker(self) -> DataLoader:
+        """A copy for a process that reads rows: without an order of its own."""
+        reader = copy(self)
+        reader.sampler, reader.pools, reader.own = Sequential(), None, None
+        reader._order = reader._draws = reader._stream = None
+        return reader
 
     def _later_batches(self) -> Iterator[Batch]:
         """Batches for the background thread, read by a copy: this loader moves with the consumer."""
@@ -250,17 +297,27 @@ class DataLoader:
 
     def _make(self, position: int, epoch: int) -> Batch:
         rows = self._rows_of_batch(position, epoch)
+        return self._place(self.batch_of(self._rows_to_read(rows), epoch), rows)
+
+    def _rows_to_read(self, rows: Rows) -> Rows:
+        """Those rows of a batch that this rank reads."""
         if self.own is None:
-            return self.batch_of(rows, epoch)
+            return rows
         positions = self.own.of(len(rows))
-        read = rows[positions] if len(positions) else rows[:1]  # a rank without rows still needs their shape
-        return scatter_rows(self.batch_of(read, epoch), positions, len(rows))
+        return rows[positions] if len(positions) else rows[:1]  # a rank without rows still needs their shape
+
+    def _place(self, batch: Batch, rows: Rows) -> Batch:
+        """The rows that this rank reads at their positions in the batch."""
+        return batch if self.own is None else scatter_rows(batch, self.own.of(len(rows)), len(rows))
 
     def batch_of(self, rows: Rows, epoch: int) -> Batch:
         """Some rows as a batch, after transforms, with the weights of the sampler."""
         source: Table | RowSource = self.source  # type: ignore[assignment]
-        batch = self.transformed(source.take(rows), rows, epoch)
-        factors = self.sampler.weights(len(source)) if isinstance(self.sampler, RowSampler) else None
+        return self._weighted(self.transformed(source.take(rows), rows, epoch), rows)
+
+    def _weighted(self, batch: Batch, rows: Rows) -> Batch:
+        assert not isinstance(self.source, Stream)
+        factors = self.sampler.weights(len(self.source)) if isinstance(self.sampler, RowSampler) else None
         if factors is None:
             return batch
         own = factors[rows].astype(np.float32)
@@ -293,6 +350,16 @@ class DataLoader:
         for stream, transform in enumerate(self.transforms):
             changed = transform(changed, TransformDraw(self.seed, epoch, rows, stream))
         return changed
+
+
+def _need_rows(source: Table | RowSource | Stream, name: str) -> RowSource:
+    if isinstance(source, RowSource):
+        return source
+    if isinstance(source, Stream):
+        fix = "an iterable makes its own batches; prefetch=2 reads them in advance"
+    else:
+        fix = "arrays are gathered by the native loop; prefetch=2 computes transforms in advance"
+    raise UsageError(f"DataLoader: {name}= is for a data set with len() and [i], read row by row: {fix}.")
 
 
 # -- prefetching ------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,11 @@ class RowSource:
     x is an array, a dict of arrays by the names of `forward`'s arguments, or a tuple of arrays in their order.
     """
 
-    def __init__(self, items: Any, rows: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self, items: Any, rows: NDArray[np.int64] | None = None, collate: Callable[[list[Any]], Any] | None = None
+    ) -> None:
         self.items, self.rows = items, rows  # the rows of one part of `ws.data.split`; None: all
+        self.collate = collate  # makes a batch of a list of examples; None: they are stacked
         if len(self) == 0:
             raise InputError("the data set is empty: len() is 0. Training needs at least one example.")
 
@@ -39,7 +42,11 @@ class RowSource:
 
     def select(self, rows: NDArray[np.int64]) -> RowSource:
         """Select the examples at some rows without reading them."""
-        return RowSource(self.items, rows if self.rows is None else self.rows[rows])
+        return RowSource(self.items, rows if self.rows is None else self.rows[rows], self.collate)
+
+    def with_collate(self, collate: Callable[[list[Any]], Any] | None) -> RowSource:
+        """The same examples, whose batches a function makes."""
+        return RowSource(self.items, self.rows, collate)
 
     @property
     def targets(self) -> Mapping[str, Array]:
@@ -52,13 +59,25 @@ class RowSource:
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """The examples at some rows as one batch."""
         items = [self[int(row)] for row in rows]
-        if isinstance(items[0], Mapping):
+        if self.collate is not None:
+            table = self._collate_items(self.collate, items)
+        elif isinstance(items[0], Mapping):
             table = as_table({name: _stack([item[name] for item in items]) for name in items[0]})
         elif isinstance(items[0], tuple | list):
             table = as_table(tuple(_stack([item[i] for item in items]) for i in range(len(items[0]))))
         else:
             table = as_table(_stack(items))
         return table.take(np.arange(len(table)))
+
+    def _collate_items(self, collate: Callable[[list[Any]], Any], items: list[Any]) -> Table:
+        batch = collate(items)
+        table = as_table(tuple(batch) if isinstance(batch, list) else batch)
+        if len(table) != len(items):
+            raise InputError(
+                f"collate_fn received {len(items)} examples and returned a batch of {len(table)} rows; a batch has one "
+                "row per example."
+            )
+        return table
 
 
 def _stack(values: Sequence[Any]) -> Any:

@@ -166,9 +166,8 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
         "rho": ("rho", "alpha"),
     },
     "DataLoader": {
-        "dataset": "data", "num_workers": Only((0,), "batches are made by a thread: prefetch=2"),
-        "prefetch_factor": "prefetch", **_no_effect("pin_memory persistent_workers worker_init_fn timeout"),
-        "collate_fn": Only((None,), "give transform= a function of a batch of inputs, or arrays that are whole"),
+        "dataset": "data", "prefetch_factor": "prefetch",
+        **_no_effect("pin_memory persistent_workers worker_init_fn timeout multiprocessing_context"),
         "batch_sampler": Only((None,), "give sampler= and batch_size="), "x": "data", "y": "labels",
     },
     "EarlyStopping": {

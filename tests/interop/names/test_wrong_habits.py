@@ -167,7 +167,11 @@ TRAINING: dict[str, Case] = {
         r"clipped by ws\.fit\(\.\.\., clip_norm=1\.0\)",
     ),
     "weights of rows": (lambda: fit(sample_weight=np.ones(12)), UsageError, r"\(x, y, sample_weight\)"),
-    "workers": (lambda: ws.DataLoader(X, Y, num_workers=4), UsageError, "batches are made by a thread: prefetch=2"),
+    "workers": (
+        lambda: ws.DataLoader(X, Y, num_workers=4),
+        UsageError,
+        "arrays are gathered by the native loop; prefetch=2",
+    ),
     "a misspelt option of a callback": (lambda: ws.EarlyStopping(patiance=3), UsageError, "Did you mean patience="),
     "a file as numbers": (
         lambda: nn.Linear(3, 2).load_state_dict("a.pt"),

@@ -48,7 +48,7 @@ FIT: Mapping[str, Word | Only | Say] = {
     "verbose": Word("progress", _progress),
     "sample_weight": Say("weights of rows are part of the data: ws.fit(model, (x, y, sample_weight), ...)"),
     "initial_epoch": Only((0,), "a run goes on from its checkpoint: ws.fit(..., checkpoint='runs/a', resume=True)"),
-    "use_multiprocessing": Only((False,), "batches are made by a thread: ws.DataLoader(data, prefetch=2)"),
+    "use_multiprocessing": Only((False,), "give the data as ws.DataLoader(data, num_workers=2)"),
     "clipnorm": Say("that is the norm of each gradient by itself, of ws.build_session(clip_each=...); clip_norm= here shortens all together"),
     "global_clipnorm": Word("clip_norm"),
     "clipvalue": Word("clip_value"),
