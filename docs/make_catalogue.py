@@ -56,6 +56,7 @@ OTHERS = {
         "tests/schedules/test_contract.py",
     ),
     "ws.optim.LBFGS": ("`torch.optim.LBFGS`", "tests/optim/test_lbfgs.py"),
+    "ws.optim.SophiaG": ("the authors' update in torch", "tests/optim/test_sophia.py"),
     "ws.optim.EMA": ("`torch.optim.swa_utils`", "tests/optim/test_averages.py"),
     "ws.optim.SWA": ("its definition", "tests/optim/test_catalogue.py"),
     "ws.optim.Lookahead": ("its definition", "tests/optim/test_wrappers.py"),

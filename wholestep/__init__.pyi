@@ -126,6 +126,7 @@ from wholestep.optim import (
     LARS as LARS, AdEMAMix as AdEMAMix, ScheduleFreeAdamW as ScheduleFreeAdamW, Prodigy as Prodigy, LBFGS as LBFGS,
     NorMuon as NorMuon, ScheduleFreeSGD as ScheduleFreeSGD,
     AdaBelief as AdaBelief, Yogi as Yogi, Adan as Adan, NovoGrad as NovoGrad,
+    SOAP as SOAP, SophiaG as SophiaG, Adam8bit as Adam8bit, AdamW8bit as AdamW8bit,
     AdamOptimizer as AdamOptimizer, sgd as sgd, sgd_on_graph as sgd_on_graph,
 )
 

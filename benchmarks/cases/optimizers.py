@@ -80,6 +80,9 @@ UPDATES: dict[str, Update] = {
     "muon": Update(SQUARES, 5, lambda ws: ws.Muon(RATE), ("Muon", {"lr": RATE}), same_numbers=False),
     "polar_express": Update(SQUARES, 5, lambda ws: ws.Muon(RATE, polar_express=True)),
     "normuon": Update(SQUARES, 5, lambda ws: ws.NorMuon(RATE)),
+    "soap": Update(((128, 128),) * 10, 13, lambda ws: ws.SOAP(RATE)),
+    "adam8bit": Update(MATRIX, 4, lambda ws: ws.Adam8bit(RATE)),
+    "adamw8bit": Update(MATRIX, 4, lambda ws: ws.AdamW8bit(RATE)),
     "schedule_free_sgd": Update(FLAT, 7, lambda ws: ws.ScheduleFreeSGD(RATE)),
 }  # fmt: skip
 

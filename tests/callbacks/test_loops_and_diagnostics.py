@@ -253,6 +253,19 @@ def test_k04_an_observer_sees_every_layer_and_changes_nothing() -> None:
         seen.set_observer(3)  # type: ignore[arg-type]
 
 
+def test_the_profiler_times_steps_at_intervals(tmp_path: Path) -> None:
+    model = mlp()
+    profiler = ws.Profiler(path=tmp_path / "trace.json", steps=2, quiet=True, every=2)
+    history = fit(model, epochs=2, seed=0, callbacks=profiler)
+    steps = history.epochs[0].steps
+    expected = [epoch * steps + s for epoch in range(2) for s in range(2, steps + 1, 2)]
+    assert len(expected) > 1
+    assert [*profiler.profiles] == expected
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(f"trace-{n}.json" for n in expected)
+    with pytest.raises(ws.errors.OptionError, match="Profiler: every must be an integer of at least 1; received 0"):
+        ws.Profiler(every=0)
+
+
 def test_the_profiler_times_a_step_once_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain, watched = mlp(), mlp()
     fit(plain, epochs=2, seed=0)

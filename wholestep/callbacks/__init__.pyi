@@ -13,6 +13,7 @@ from wholestep.callbacks.weights import Histogram as Histogram, WeightStatistics
 from wholestep.callbacks.loggers import (
     CSVLogger as CSVLogger, JSONLinesLogger as JSONLinesLogger, TensorBoardLogger as TensorBoardLogger,
 )
+from wholestep.callbacks.telemetry import HTTPLogger as HTTPLogger
 from wholestep.callbacks.stopping import (
     EarlyStopping as EarlyStopping, PruneTrial as PruneTrial, StepBudget as StepBudget, TimeBudget as TimeBudget,
 )

@@ -90,7 +90,7 @@ class JSONLinesLogger(Callback):
 
     def _write(self, record: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(record), allow_nan=False) + "\n")
+            file.write(json.dumps(finite_values(record), allow_nan=False) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
         return {"bytes": _size(self.path)}
@@ -99,12 +99,12 @@ class JSONLinesLogger(Callback):
         self._known = state["bytes"]
 
 
-def _finite(value: Any) -> Any:
+def finite_values(value: Any) -> Any:
     """A value for JSON, with null in place of NaN and infinity."""
     if isinstance(value, Mapping):
-        return {name: _finite(v) for name, v in value.items()}
+        return {name: finite_values(v) for name, v in value.items()}
     if isinstance(value, list):
-        return [_finite(v) for v in value]
+        return [finite_values(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

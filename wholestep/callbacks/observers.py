@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
 from wholestep.callbacks.base import Callback
@@ -69,12 +70,15 @@ class GradientStatistics(Callback):
 
 
 class Profiler(Callback):
-    """Times every kernel of a step once, after the first epoch: prints the table and stores it in `profile`.
+    """Times every kernel of a step once, after the first epoch, or at every n-th step: prints the table and stores it.
+
+    `profile` is the last one, `profiles` has all by their numbers of steps.
 
     Args:
         batch: the inputs of the step by name; the first rows of the run's own data when None.
         path: also write a trace for Chrome's and Perfetto's viewers here.
         steps: the number of steps to time.  Their effects on the state are undone.
+        every: profile after every so many steps of an epoch instead; the traces are `<path>-<number of steps>`.
 
     Example: `ws.Profiler(path="trace.json")`.
     """
@@ -85,19 +89,31 @@ class Profiler(Callback):
         path: str | PathLike[str] | None = None,
         steps: int = 10,
         quiet: bool = False,
+        every: int | None = None,
     ) -> None:
+        if every is not None and (not isinstance(every, int) or every < 1):
+            raise OptionError(f"Profiler: every must be an integer of at least 1; received {every!r}.")
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise OptionError(f"Profiler: steps must be an integer of at least 1; received {steps!r}.")
         self.batch, self.path, self.steps, self.quiet = batch, path, steps, quiet
         self.profile: Profile | None = None
+        self.profiles: dict[int, Profile] = {}
+        self.pause = every
+
+    def on_slice(self, steps: int, loss: float) -> None:
+        if self.pause is not None and self.run is not None and self.run.step % self.pause == 0:
+            self._measure(self.path and _path_with_number(Path(self.path), self.session.updates_made))
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        if self.profile is not None:
-            return
+        if self.pause is None and self.profile is None:
+            self._measure(self.path)
+
+    def _measure(self, path: str | PathLike[str] | None) -> None:
         session = self.session
         self.profile = session.profile(self.batch or self._first_batch(), steps=self.steps)
-        if self.path is not None:
-            session.trace(self.path, self.profile)
+        self.profiles[session.updates_made] = self.profile
+        if path is not None:
+            session.trace(path, self.profile)
         if not self.quiet:
             sys.stderr.write(f"{self.profile}\n")
 
@@ -109,3 +125,7 @@ class Profiler(Callback):
         if not isinstance(loader, DataLoader):
             raise UsageError("Profiler: a batch cannot be taken from this data; give one: Profiler({'x': x[:64]}).")
         return sample_of(loader).named()
+
+
+def _path_with_number(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")

@@ -32,6 +32,9 @@ from wholestep.optim.algorithms.adam_family import Adamax as Adamax, NAdam as NA
 from wholestep.optim.algorithms.second_moments import (
     AdaBelief as AdaBelief, Adan as Adan, NovoGrad as NovoGrad, Yogi as Yogi,
 )
+from wholestep.optim.algorithms.soap import SOAP as SOAP
+from wholestep.optim.algorithms.sophia import SophiaG as SophiaG
+from wholestep.optim.algorithms.eight_bit import Adam8bit as Adam8bit, AdamW8bit as AdamW8bit
 from wholestep.optim.core.base import Optimizer as Optimizer
 from wholestep.optim.core.options import Runtime as Runtime, runtime as runtime
 from wholestep.optim.core.averages import averaged as averaged, raw_weights as raw_weights

@@ -49,7 +49,7 @@ def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor | float = 0.0) ->
     return _fake_quantize(x, stop_gradient(scale), stop_gradient(zero))
 
 
-def _rounded(x: Tensor, scale: Tensor, zero: Tensor) -> tuple[Tensor, Any]:
+def _round_to_int8(x: Tensor, scale: Tensor, zero: Tensor) -> tuple[Tensor, Any]:
     place = round(x / scale)
     low, high = float(LOW) - zero, float(HIGH) - zero
 
@@ -60,8 +60,8 @@ def _rounded(x: Tensor, scale: Tensor, zero: Tensor) -> tuple[Tensor, Any]:
     return clip(place, low, high) * scale, gradient
 
 
-_rounded.__name__ = FAKE_QUANTIZE
-_fake_quantize = custom_gradient(_rounded)
+_round_to_int8.__name__ = FAKE_QUANTIZE
+_fake_quantize = custom_gradient(_round_to_int8)
 
 
 def quantize(

@@ -63,9 +63,13 @@ class Adam(Optimizer):
         new = []
         for w, g, (rate, root) in zip(params, grads, factors, strict=True):
             start, g = self._apply_decay(s, w, g, decoupled=self._decoupled)
-            m, v = moments(self, graph, s, w, g)
+            m, v = self._moments(graph, s, w, g)
             new.append(start - rate * m / (self._second(graph, w, v).sqrt() * root + s["eps"]))
         return new
+
+    def _moments(self, graph: Graph, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Both averages after this update."""
+        return moments(self, graph, s, w, g)
 
     def _second(self, graph: Graph, w: Tensor, v: Tensor) -> Tensor:
         """The second moment in the denominator: the new v, or the largest so far."""
