@@ -204,7 +204,9 @@ class DataLoader:
             with closing(pool.batches(tasks)) as batches:
                 for batch, position in zip(batches, positions, strict=True):
                     rows = self._rows_of_batch(position, epoch)
-                    yield self._count_batch(self._place(self._weighted(batch, self._rows_to_read(rows)), rows))
+                    yield self._count_batch(
+                        self._place(self._with_sampler_weights(batch, self._rows_to_read(rows)), rows)
+                    )
         finally:
             pools.give_back(pool)
 
@@ -313,9 +315,9 @@ class DataLoader:
     def batch_of(self, rows: Rows, epoch: int) -> Batch:
         """Some rows as a batch, after transforms, with the weights of the sampler."""
         source: Table | RowSource = self.source  # type: ignore[assignment]
-        return self._weighted(self.transformed(source.take(rows), rows, epoch), rows)
+        return self._with_sampler_weights(self.transformed(source.take(rows), rows, epoch), rows)
 
-    def _weighted(self, batch: Batch, rows: Rows) -> Batch:
+    def _with_sampler_weights(self, batch: Batch, rows: Rows) -> Batch:
         assert not isinstance(self.source, Stream)
         factors = self.sampler.weights(len(self.source)) if isinstance(self.sampler, RowSampler) else None
         if factors is None:

@@ -69,7 +69,7 @@ class WorkerPool:
         self.slots = [context.RawArray("B", size) for _ in range(self.ahead)]
         self.workers: list[tuple[Any, Connection]] = []
         try:
-            with _interrupts_ignored():
+            with _ignore_interrupts():
                 for number in range(count):
                     ours, theirs = context.Pipe()
                     process = context.Process(
@@ -193,7 +193,7 @@ def _row_bytes(loader: DataLoader) -> int:
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """Processes that start meanwhile ignore Ctrl-C from their first instruction: the consumer ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield
