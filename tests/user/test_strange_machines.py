@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from wholestep.cli import app, doctor, machine
 from wholestep.compiler.backends.cpu.runtime import compiler
+from wholestep.platforms import linux
 
 PACKAGE = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -104,13 +106,24 @@ def test_on_windows_the_commands_are_those_of_powershell(monkeypatch: pytest.Mon
 
 
 def test_too_little_memory_for_a_compiler_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine, "MEMORY_LIMIT", tmp_path / "memory.max")
-    (tmp_path / "memory.max").write_text(f"{256 * MIB}\n")
+    group = tmp_path / "sys/fs/cgroup/batch/job7"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/batch/job7\n")
+    monkeypatch.setattr(machine.platforms, "memory_limit", partial(linux.memory_limit, tmp_path))
+    (group / "memory.max").write_text("max\n")
+    assert "to-do" not in report(monkeypatch, "memory")[1]
+    (group.parent / "memory.max").write_text(f"{256 * MIB}\n")
     code, lines = report(monkeypatch, "memory")
     assert (code, lines["memory"]) == (0, "0.2 GiB may be used")
     assert lines["to-do"].startswith("ulimit -v 524288")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert "to-do" not in report(monkeypatch, "memory")[1]
+
+
+def test_the_limit_of_an_older_container_is_read(tmp_path: Path) -> None:
+    (tmp_path / "sys/fs/cgroup/memory").mkdir(parents=True)
+    assert linux.memory_limit(tmp_path) is None
+    (tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes").write_text("1073741824\n")
+    assert linux.memory_limit(tmp_path) == 1 << 30
 
 
 def test_one_core(monkeypatch: pytest.MonkeyPatch) -> None:

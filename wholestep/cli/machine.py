@@ -10,7 +10,6 @@ from pathlib import Path
 
 from wholestep import platforms
 
-MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 LEAST_BYTES = 512 << 20  # of memory; with less, compilers fail
 
 
@@ -37,7 +36,7 @@ def describe_cores() -> str:
 
 def usable_bytes() -> int:
     """The memory of this machine, or what limits of the process and of its container leave."""
-    limits = platforms.physical_bytes(), _address_space(), _container()
+    limits = platforms.physical_bytes(), _address_space(), platforms.memory_limit()
     return min(limit for limit in limits if limit is not None)
 
 
@@ -52,13 +51,6 @@ def _address_space() -> int | None:
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def _container() -> int | None:
-    try:
-        return int(MEMORY_LIMIT.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # no such file, or "max"
-        return None
 
 
 def cache_folder() -> tuple[Path, str]:

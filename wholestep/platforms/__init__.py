@@ -3,6 +3,7 @@
     cores()                      physical cores that this process may run on
     processor_features()         instruction sets, by Linux's names; processor_name() for a person
     physical_bytes()             memory of the machine; available_bytes() is what is free now
+    memory_limit()               of the process's container, or None
     map_memory(size)             private zeroed pages
     lock_file(descriptor)        exclusive until closed, or OSError if another process has it; unlock_file
     lock_folder(path)            the same for a folder: a descriptor to close
@@ -33,6 +34,7 @@ processor_features = system.processor_features
 processor_name = system.processor_name
 physical_bytes = system.physical_bytes
 available_bytes = system.available_bytes
+memory_limit = system.memory_limit
 map_memory = system.map_memory
 lock_file = system.lock_file
 unlock_file = system.unlock_file

@@ -35,6 +35,7 @@ __all__ = [
     "lock_folder",
     "lower_priority",
     "map_memory",
+    "memory_limit",
     "physical_bytes",
     "processor_features",
     "processor_name",
@@ -76,6 +77,22 @@ def available_bytes() -> int:
         return int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, LookupError, ValueError):
         return os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """The tightest limit of the process's cgroups (version 2, else version 1); None without one."""
+    groups = root / "sys/fs/cgroup"
+    files = [folder / "memory.max" for folder in _own_groups(root, groups)]
+    limits = [limit for path in (*files, groups / "memory/memory.limit_in_bytes") if (limit := _number(path))]
+    return min(limits, default=None)
+
+
+def _number(path: Path) -> int | None:
+    """The number of a file; None without one, or if it is the word "max"."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def lower_priority() -> None:

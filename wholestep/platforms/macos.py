@@ -33,6 +33,7 @@ __all__ = [
     "lock_folder",
     "lower_priority",
     "map_memory",
+    "memory_limit",
     "physical_bytes",
     "processor_features",
     "processor_name",
@@ -43,6 +44,7 @@ __all__ = [
 # Linux's names of the features that targets need, with sysctl's names.
 FEATURES = {
     "asimd": "hw.optional.AdvSIMD",
+    "bf16": "hw.optional.arm.FEAT_BF16",
     "avx2": "hw.optional.avx2_0",
     "fma": "hw.optional.fma",
     "avx512f": "hw.optional.avx512f",
@@ -67,6 +69,10 @@ def processor_name() -> str:
 def available_bytes() -> int:
     """Free and purgeable pages are not worth two calls of Mach here: half of the memory counts as free."""
     return physical_bytes() // 2
+
+
+def memory_limit() -> None:
+    """There are no containers."""
 
 
 def lower_priority() -> None:

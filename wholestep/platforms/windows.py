@@ -49,6 +49,10 @@ def available_bytes() -> int:
     return int(_memory().available)
 
 
+def memory_limit() -> None:
+    """Of a job object: not asked."""
+
+
 def map_memory(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size)
 

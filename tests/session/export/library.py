@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_double, c_int, c_long, c_void_p
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,13 @@ def compile_objects(folder: Path, target: str, *flags: str) -> list[str]:
         subprocess.run([*command, "-c", name, "-o", f"{i}.o"], cwd=folder, check=True)
         objects.append(f"{i}.o")
     return objects
+
+
+def needed_functions(objects: Sequence[str | Path]) -> set[str]:
+    """What object files call outside of themselves."""
+    listed = subprocess.run(["nm", "-u", *objects], capture_output=True, text=True, check=True)
+    names = {line.split()[-1] for line in listed.stdout.splitlines() if " U " in line}
+    return {name for name in names if not name.startswith("ws_")}
 
 
 class CStep:

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load, save
 
 import wholestep as ws
-from tests.session.export.library import CLASSES, FEATURES, CStep, needs_gcc, network_session, rows
+from tests.session.export.library import CLASSES, FEATURES, CStep, needed_functions, needs_gcc, network_session, rows
 
 pytestmark = pytest.mark.skipif(not needs_gcc, reason="the exported program is compiled by gcc")
 
@@ -137,11 +137,13 @@ def test_files_from_strangers_are_refused(pair: Any) -> None:
     assert step.save() == good
 
 
-def test_the_objects_need_no_library(pair: Any) -> None:
-    folder = Path(pair[1].dll._name).parent
-    listed = subprocess.run(["nm", "-u", *sorted(folder.glob("*.o"))], capture_output=True, text=True, check=True)
-    needed = {line.split()[-1] for line in listed.stdout.splitlines() if " U " in line}
-    assert {name for name in needed if not name.startswith("ws_")} <= {"memcpy", "memset", "memmove"}
+def test_the_objects_need_no_library_and_allocate_nothing(pair: Any) -> None:
+    _, step, _ = pair
+    folder = Path(step.dll._name).parent
+    assert needed_functions(sorted(folder.glob("*.o"))) <= {"memcpy", "memset", "memmove"}
+    header = (folder / "step.h").read_text()
+    assert f"#define WS_BYTES {step.dll.ws_bytes()}L\n" in header
+    assert f"#define WS_CHECKPOINT_BYTES {step.dll.ws_checkpoint_bytes()}L\n" in header
 
 
 def test_the_example_trains(pair: Any, tmp_path: Path) -> None:

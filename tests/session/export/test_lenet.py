@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 import wholestep as ws
-from tests.session.export.library import compile_objects, needs_gcc
+from tests.session.export.library import compile_objects, needed_functions, needs_gcc
 from tests.support.mnist import digits_as_mnist, real_mnist
 from wholestep.cli import app
 
@@ -66,6 +66,7 @@ def test_an_epoch_of_a_few_images(tmp_path: Path) -> None:
     session = run.trainer()[0].session
     folder = Path(session.export(tmp_path / "out"))
     objects = compile_objects(folder, "cpu/portable", "-O0")
+    assert needed_functions([folder / name for name in objects]) <= {"memcpy", "memset", "memmove"}
     subprocess.run(["gcc", "main.c", *objects, "-o", "train"], cwd=folder, check=True)
     output_of(folder / "train", session, run, tmp_path)
 

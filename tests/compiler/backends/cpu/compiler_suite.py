@@ -70,6 +70,7 @@ class Example:
     shape: tuple[int, ...]
     optimizer: ws.Optimizer
     precision: str = "float32"
+    options: ws.CompileOptions = OPTIONS
 
     def rows(self) -> tuple[Array, Array]:
         rng = np.random.default_rng(7)
@@ -80,13 +81,13 @@ class Example:
         dtype = "float64" if self.precision == "float64" else "float32"
         return x.astype(dtype), rng.integers(0, 5, ROWS).astype(np.int32)
 
-    def results(self, device: str) -> dict[str, Array]:
+    def results(self, device: str, threads: int = 2) -> dict[str, Array]:
         """Losses of all rows and of a smaller batch, the trained state, and predictions."""
         x, y = self.rows()
         half = {"precision": self.precision} if "16" in self.precision else {}
         session = ws.build_session(
             self.network(), inputs=_spec(x), targets=_spec(y), loss="cross_entropy", optimizer=self.optimizer,
-            batch_size=ROWS, clip_norm=1.0, seed=3, device=device, threads=2, options=OPTIONS, **half,
+            batch_size=ROWS, clip_norm=1.0, seed=3, device=device, threads=threads, options=self.options, **half,
         )  # fmt: skip
         losses = [session.step(x=x[:n], labels=y[:n]).loss for n in (ROWS, 5) for _ in range(STEPS)]
         state = {name: np.asarray(value) for name, value in session.state_dict().items()}
@@ -100,6 +101,9 @@ EXAMPLES = {
     "mlp-float16": Example(mlp, (50,), ws.RMSprop(1e-3), "float16"),
     "lenet": Example(ws.models.lenet5, (1, 28, 28), ws.Adam(1e-3)),
     "residual": Example(ResidualBlock, (3, 16, 16), ws.SGD(1e-2, momentum=0.9)),
+    "residual-float64": Example(
+        lambda: ResidualBlock().astype("float64"), (3, 16, 16), ws.SGD(1e-2, momentum=0.9), "float64"
+    ),
     "gpt": Example(gpt, (20,), ws.AdamW(1e-3)),
     "gpt-bfloat16": Example(gpt, (20,), ws.AdamW(1e-3), "bfloat16"),
     "lstm": Example(Recurrent, (6, 10), ws.Adam(1e-2)),

@@ -17,6 +17,7 @@ from wholestep.compiler.backends.cpu.target import (
     AVX512,
     AVX512BF16,
     NEON,
+    NEONBF16,
     PORTABLE,
     available_targets,
     detect_target,
@@ -161,6 +162,7 @@ def test_zig_compiles_for_the_target_and_never_for_this_machine(
     ("features", "expected"),
     [
         ("flags\t\t: avx2 fma", [NEON, PORTABLE]),  # under qemu
+        ("Features\t: fp asimd bf16", [NEONBF16, NEON, PORTABLE]),
         ("flags\t\t: sse4_2 avx", [PORTABLE]),
         ("flags\t\t: avx2 fma avx512f avx512dq", [AVX2, PORTABLE]),
         ("flags\t\t: avx2 fma avx512f avx512dq avx512bw", [AVX512, AVX2, PORTABLE]),

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from tests.compiler.backends.cpu.compiler_suite import EXAMPLES
-from tests.support.compilers import QUICK
+from tests.support.compilers import QUICK, WARNINGS
 from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, TARGET_FLAGS, CCompiler, find_compiler
-from wholestep.compiler.backends.cpu.target import NEON, PORTABLE, available_targets
+from wholestep.compiler.backends.cpu.target import NEON, NEONBF16, PORTABLE, available_targets
 from wholestep.errors import CompilerError
 
 ROOT = Path(__file__).parents[4]
@@ -49,12 +49,12 @@ def assert_same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -
     assert [name for name in one if one[name].tobytes() != other[name].tobytes()] == []
 
 
-# NEON is compiled by test_other_machines.py.
-@pytest.mark.parametrize("target", [name for name in TARGET_FLAGS if name != NEON.name])
+# Those of ARM64 are compiled by test_other_machines.py.
+@pytest.mark.parametrize("target", [name for name in TARGET_FLAGS if name not in (NEON.name, NEONBF16.name)])
 @pytest.mark.parametrize("name", ["gcc", "clang"])
 def test_native_files_compile_without_a_warning(name: str, target: str) -> None:
     files = [str(path) for path in sorted(NATIVE.glob("*.c"))]
-    command = [*compiler(name).call(target, ""), "-fsyntax-only", *files]
+    command = [*compiler(name).call(target, ""), *WARNINGS, "-fsyntax-only", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

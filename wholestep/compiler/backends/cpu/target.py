@@ -44,8 +44,10 @@ PORTABLE = Target(
 AVX2 = replace(PORTABLE, name="cpu/avx2")
 AVX512 = replace(PORTABLE, name="cpu/avx512")
 NEON = replace(PORTABLE, name="cpu/neon")
-AVX512BF16 = replace(AVX512, name="cpu/avx512bf16", dtypes=MappingProxyType({**PORTABLE.dtypes, "bfloat16": "float32"}))
-ORDER = (AVX512BF16, AVX512, AVX2, NEON, PORTABLE)  # best first
+_WITH_BFLOAT16 = MappingProxyType({**PORTABLE.dtypes, "bfloat16": "float32"})
+AVX512BF16 = replace(AVX512, name="cpu/avx512bf16", dtypes=_WITH_BFLOAT16)
+NEONBF16 = replace(NEON, name="cpu/neonbf16", dtypes=_WITH_BFLOAT16)
+ORDER = (AVX512BF16, AVX512, AVX2, NEONBF16, NEON, PORTABLE)  # best first
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in ORDER})
 
 # The features that a target's code needs, by Linux's names.
@@ -55,6 +57,7 @@ NEEDS: Mapping[str, frozenset[str]] = {
     AVX512BF16.name: _AVX512 | {"avx512_bf16"},
     AVX512.name: _AVX512,
     AVX2.name: _AVX2,
+    NEONBF16.name: frozenset({"asimd", "bf16"}),
     NEON.name: frozenset({"asimd"}),
     PORTABLE.name: frozenset(),
 }

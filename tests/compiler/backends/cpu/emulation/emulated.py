@@ -72,7 +72,7 @@ class EmulatedMachine:
 
     def link(self, objects: Sequence[str | Path], program: Path) -> None:
         assert self.compiler is not None
-        command = [*self.compiler.command, "-static", *map(str, objects), "-o", str(program)]
+        command = [*self.compiler.command, "-static", "-s", *map(str, objects), "-o", str(program)]
         call([*command, *self.compiler.libraries])
 
     def run(self, program: Path, *arguments: str | Path) -> str:
@@ -90,6 +90,16 @@ class EmulatedMachine:
         folder = temporary_folder()
         shutil.copy(Path(__file__).with_name("main.c"), folder)
         return self.compile(target, ["main.c", *LIBRARY], folder)
+
+    @functools.lru_cache(maxsize=32)  # noqa: B019
+    def program(self, target: str, text: str) -> tuple[tempfile.TemporaryDirectory[str], Path]:
+        """The program of a plan's text, in a folder that lives as long as the pair."""
+        folder = tempfile.TemporaryDirectory(prefix="wholestep-emulated-")
+        weakref.finalize(folder, shutil.rmtree, folder.name, ignore_errors=True)  # before it warns that nobody did
+        here = Path(folder.name)
+        (here / "plan.c").write_text(text)
+        self.link([*self.compile(target, ["plan.c"], here), *self.runtime(target)], here / "program")
+        return folder, here / "program"
 
 
 class WineMachine(EmulatedMachine):
@@ -142,12 +152,7 @@ class Emulated:
 
     def __init__(self, plan: Plan, machine: EmulatedMachine = ARM64) -> None:
         self.plan, self.machine = plan, machine
-        self.folder = tempfile.TemporaryDirectory(prefix="wholestep-emulated-")
-        weakref.finalize(self, self.folder.cleanup)  # before the folder warns that nobody has removed it
-        here = Path(self.folder.name)
-        (here / "plan.c").write_text(render(plan))
-        self.program = here / "program"
-        machine.link([*machine.compile(plan.target, ["plan.c"], here), *machine.runtime(plan.target)], self.program)
+        self.folder, self.program = machine.program(plan.target, render(plan))
 
     def run(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from tests.support.oracles import assert_close
 from wholestep.compiler.backends.cpu.target import AVX2, NEON, PORTABLE, available_targets
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
+from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.target import Target
 
 pytestmark = ARM64.needed
@@ -52,13 +54,37 @@ def test_a_step_has_the_bits_of_x86(name: str, here: Target, there: Target) -> N
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_networks_train_to_the_bits_of_x86(name: str) -> None:
+def test_networks_train_to_the_bits_of_x86_for_any_number_of_threads(name: str) -> None:
+    """And, up to rounding, to what the interpreter computes."""
     if AVX2 not in available_targets():
         pytest.skip(f"needs a processor that is {AVX2}")
     with emulated_cpu(NEON) as device:
-        there = EXAMPLES[name].results(device)
-    here = EXAMPLES[name].results(AVX2.name)
-    assert [key for key in here if here[key].tobytes() != there[key].tobytes()] == []
+        there, on_one = (EXAMPLES[name].results(device, threads) for threads in (2, 1))
+    assert_equal_bytes(there, on_one)
+    assert_equal_bytes(there, EXAMPLES[name].results(AVX2.name))
+    assert_losses_match(name, there)
+
+
+def assert_equal_bytes(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    assert [key for key in one if one[key].tobytes() != other[key].tobytes()] == []
+
+
+def assert_losses_match(name: str, results: dict[str, np.ndarray]) -> None:
+    """Against the interpreter, in float64."""
+    expected = EXAMPLES[name].results("reference")
+    np.testing.assert_allclose(results["losses"], expected["losses"], rtol=5e-3 if "16" in name else 1e-5)
+
+
+@pytest.mark.long
+def test_a_cached_plan_trains_to_the_same_bits_and_is_not_planned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = replace(EXAMPLES["lenet"], options=ws.CompileOptions(cache_dir=str(tmp_path)))
+    with emulated_cpu(NEON) as device:
+        first = example.results(device)
+        monkeypatch.setattr(Compiler, "plan", None)  # planning would fail
+        assert_equal_bytes(first, example.results(device))
 
 
 @pytest.mark.long

@@ -20,21 +20,21 @@ typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)
 #endif
 
 /* out[pixel][column] = sum over rows, runs, k of x[row*x_row + run*x_run + pixel*x_pixel + k] * w[row][run][k][column],
-   for `pixels` pixels and vectors*WIDTH columns. */
+   for `pixels` pixels and vectors*WIDTH columns: 16 doubles are 8 vectors of NEON, more than any other type has. */
 WS_TILE void NAME(conv_tile)(const int pixels, const int vectors, REAL *out, const long out_pixel, const REAL *x,
                                const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
                                const int length, const REAL *w) {
-  V sum[12][4];
+  V sum[12][8];
 #pragma GCC unroll 12
   for (int i = 0; i < pixels; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) sum[i][v] = (V){0};
   for (int r = 0; r < rows; r++)
     for (int q = 0; q < runs; q++) {
       const REAL *at = x + r * x_row + q * x_run;
       for (int k = 0; k < length; k++, at++, w += vectors * WIDTH) {
-        V y[4];
-#pragma GCC unroll 4
+        V y[8];
+#pragma GCC unroll 8
         for (int v = 0; v < vectors; v++) y[v] = *(const LOOSE *)(w + v * WIDTH);
 #pragma GCC unroll 12
         for (int i = 0; i < pixels; i++) NAME(spread)(sum[i], at + i * x_pixel, y, vectors);
@@ -42,7 +42,7 @@ WS_TILE void NAME(conv_tile)(const int pixels, const int vectors, REAL *out, con
     }
 #pragma GCC unroll 12
   for (int i = 0; i < pixels; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) *(LOOSE *)(out + i * out_pixel + v * WIDTH) = sum[i][v];
 }
 
@@ -64,25 +64,25 @@ WS_TILE void NAME(conv_row)(const int count, const int columns, REAL *out, const
 WS_TILE void NAME(depth_tile)(const int pixels, const int vectors, REAL *out, const long out_pixel, const REAL *x,
                                 const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
                                 const REAL *w) {
-  V sum[8][4];
+  V sum[8][8];
 #pragma GCC unroll 8
   for (int i = 0; i < pixels; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) sum[i][v] = (V){0};
   for (int r = 0; r < rows; r++)
     for (int q = 0; q < runs; q++, w += vectors * WIDTH) {
       const REAL *at = x + r * x_row + q * x_run;
-      V y[4];
-#pragma GCC unroll 4
+      V y[8];
+#pragma GCC unroll 8
       for (int v = 0; v < vectors; v++) y[v] = *(const LOOSE *)(w + v * WIDTH);
 #pragma GCC unroll 8
       for (int i = 0; i < pixels; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int v = 0; v < vectors; v++) NAME(fma_at)(&sum[i][v], y[v], at + i * x_pixel + v * WIDTH);
     }
 #pragma GCC unroll 8
   for (int i = 0; i < pixels; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) *(LOOSE *)(out + i * out_pixel + v * WIDTH) = sum[i][v];
 }
 
@@ -189,8 +189,8 @@ WS_TILE void NAME(depth_weight_tile)(const int rows, const int taps, const int v
   for (int i = 0; i < height; i++, g += g_row, x += x_row) {
     const REAL *gp = g, *xp = x;
     for (int p = 0; p < width; p++, gp += g_pixel, xp += x_pixel) {
-      V y[4];
-#pragma GCC unroll 4
+      V y[8];
+#pragma GCC unroll 8
       for (int v = 0; v < vectors; v++) y[v] = *(const LOOSE *)(gp + v * WIDTH);
 #pragma GCC unroll 24
       for (int s = 0; s < rows * taps * vectors; s++)

@@ -1,9 +1,11 @@
 /* GEMM of bfloat16 or float16 with float accumulators, and the packing of B into pairs of rows for it.  A separate
    library, built when a plan first needs it.  Contracts: ws_gemm and ws_pairs in ws.h.
 
-   Bits: with AVX512-BF16 an element of a bfloat16 product is one chain of vdpbf16ps over pairs of k = 0, 2, ...; else
-   halves are widened to float, and it is the chain of ws_gemm.  Neither tiles nor blocks change a bit. */
-#ifdef __AVX512BF16__
+   Bits: with AVX512-BF16 and with BF16 of ARM64 an element of a bfloat16 product is one chain of vdpbf16ps or bfdot over
+   pairs of k = 0, 2, ...; else halves are widened to float, and it is the chain of ws_gemm.  Neither tiles nor blocks
+   change a bit. */
+#include "vectors.h"
+#ifdef WS_PAIR_DOT
 #define WS_PAIRS
 #include "gemm.c"
 #else
@@ -45,7 +47,7 @@ WS_EXPORT void ws_pair_rows(const ws_pairs *g) {
   }
 }
 
-#ifdef __AVX512BF16__
+#ifdef WS_PAIR_DOT
 /* Pack A's block into pairs, [k/2][HALF_ROWS][2], 16 rows at a time: a transposed A in vectors, else by elements. */
 static void pair_block(uint16_t *to, const ws_gemm *g, long row, long k0, long rows, long k) {
   const long step = g->a_mp ? g->a_mp : 16 * g->a_m;
@@ -124,7 +126,7 @@ enum { WIDE_K = 256, WIDE_COLUMNS = 64 };             /* sizes of the blocks wid
     }                                                                                                              \
   }
 WIDEN(multiply_f16, ws_f32_f16)
-#ifndef __AVX512BF16__
+#ifndef WS_PAIR_DOT
 WIDEN(multiply_bf16, ws_f32_bf16)
 #endif
 

@@ -32,7 +32,7 @@ WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last 
     type m = x[0];                                                                                                \
     int32_t best = at[0];                                                                                         \
     for (int l = 1; l < 16; l++) {                                                                                \
-      int equal = !ws_exceeds_##name(x[l], m) & !ws_exceeds_##name(m, x[l]);                                      \
+      int equal = !(ws_exceeds_##name(x[l], m) | ws_exceeds_##name(m, x[l]));                                     \
       int better = at[l] >= 0 && (best < 0 || ws_exceeds_##name(x[l], m) || (equal && at[l] < best));             \
       m = better ? x[l] : m;                                                                                      \
       best = better ? at[l] : best;                                                                               \

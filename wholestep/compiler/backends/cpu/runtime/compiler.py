@@ -65,6 +65,7 @@ TARGET_FLAGS: Mapping[str, tuple[str, ...]] = {
     "cpu/avx512bf16": ("-mavx512bf16", *_AVX512),
     "cpu/avx512": _AVX512,
     "cpu/avx2": _AVX2,
+    "cpu/neonbf16": ("-mcpu=generic+bf16",),
     "cpu/neon": (),
     # 32-byte vectors without AVX are safe: no function passes them to another one.
     "cpu/portable": ("-DWS_PORTABLE", "-Wno-psabi"),

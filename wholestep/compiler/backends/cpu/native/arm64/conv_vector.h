@@ -1,7 +1,7 @@
 /* Multiply-adds of one element type with NEON: part of conv_tile.h.
 
    Statements of assembler keep each accumulator in its register, as with AVX2; the compiler schedules them. */
-#define REGISTERS 24 /* for accumulators, of 32 */
+#define REGISTERS (REAL_BYTES == 4 ? 24 : 16) /* for accumulators, of 32: 16 doubles of weights take 8 */
 #if REAL_BYTES == 4
 #define LANES ".4s"
 #else
@@ -23,7 +23,7 @@ WS_TILE V NAME(all)(const REAL *p) {
 /* sum[v] += *p * y[v]: multiply by one broadcast element. */
 WS_TILE void NAME(spread)(V *sum, const REAL *p, const V *y, const int vectors) {
   const V x = NAME(all)(p);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) NAME(fma)(&sum[v], x, y[v]);
 }
 #undef LANES

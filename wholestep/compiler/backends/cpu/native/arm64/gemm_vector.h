@@ -1,6 +1,6 @@
 /* Vector loads, stores and multiply-adds of one element type with NEON: part of gemm_tile.h.
 
-   Statements of assembler keep each accumulator in its register.  Invariant: an access touches only the columns that
+   Statements of assembler keep each accumulator in its register.  bfdot rounds its three sums to odd, whatever FPCR is.  Invariant: an access touches only the columns that
    exist: NEON has no masks, so the last columns are read and written one by one, `MASK` of them. */
 typedef REAL NAME(vec) __attribute__((vector_size(BYTES)));
 typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
@@ -15,13 +15,18 @@ typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)
 
 static MASK NAME(first)(long columns) { return columns < WIDTH ? columns : WIDTH; }
 
+#ifdef WS_PAIRS
+#define MULTIPLY_ADD "bfdot %0.4s, %1.8h, %2.8h"
+#else
+#define MULTIPLY_ADD "fmla %0" LANES ", %1" LANES ", %2" LANES
+#endif
+
 /* sum += *p * y */
 INLINE void NAME(multiply)(V *sum, const REAL *p, const V *y, const int vectors) {
   V x;
   __asm__("ld1r {%0" LANES "}, %1" : "=w"(x) : "Q"(*p));
 #pragma GCC unroll 2
-  for (int v = 0; v < vectors; v++)
-    __asm__("fmla %0" LANES ", %1" LANES ", %2" LANES : "+w"(sum[v]) : "w"(y[v]), "w"(x));
+  for (int v = 0; v < vectors; v++) __asm__(MULTIPLY_ADD : "+w"(sum[v]) : "w"(y[v]), "w"(x));
 }
 
 INLINE V NAME(load)(const REAL *p, MASK valid, const int masked) {
@@ -36,3 +41,4 @@ INLINE void NAME(store)(REAL *p, V v, MASK valid, const int masked) {
     for (long l = 0; l < valid; l++) p[l] = v[l];
 }
 #undef LANES
+#undef MULTIPLY_ADD
