@@ -176,7 +176,7 @@ NETWORKS: dict[str, Network] = {
         classifier(lambda: nn.Sequential(unit(3, 64, 7, 4), unit(64, 128, 1), unit(128, 128, 3, 1, 32),
                                          unit(128, 256, 1), nn.MaxPool2d(2)), 256), (3, 224, 224)),
     "DenseNet-like": Network(
-        classifier(lambda: nn.Sequential(unit(3, 64, 7, 4), Dense(64, 32, 4), unit(192, 96, 1)), 96), (3, 224, 224)),
+        classifier(lambda: nn.Sequential(unit(3, 64, 7, 4), Dense(64, 32, 12), unit(448, 96, 1)), 96), (3, 224, 224)),
     "ResNet-50": Network(lambda: ws.models.resnet50(), (3, 224, 224), 64),
     "VGG-11": Network(lambda: ws.models.vgg11(), (3, 224, 224)),
     "MobileNetV2": Network(lambda: ws.models.mobilenet_v2(), (3, 224, 224), 64),

@@ -16,7 +16,7 @@ from wholestep.compiler.backends.gpu.efficiency.coalescing import (
 from wholestep.compiler.backends.gpu.grids.convolution import product_sizes
 from wholestep.compiler.backends.gpu.grids.row_loads import (
     has_vector_loads,
-    is_plain_load,
+    is_uniform,
     register_loads,
     vectors_per_thread,
 )
@@ -33,7 +33,7 @@ from wholestep.compiler.backends.gpu.target import costs_of, target_of
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.io.traffic import elements_touched
 from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest, Scatter, Window
-from wholestep.compiler.plan.model.kernel import Kernel, Level, Load, Plan, Space
+from wholestep.compiler.plan.model.kernel import Guard, Kernel, Level, Load, Plan, Space
 from wholestep.records import dataclass
 
 Points = Mapping[int, Numbers]
@@ -73,26 +73,38 @@ def moving_ns(plan: Plan, kernel: Kernel, warps: Warps, levels: Sequence[Level])
     sizes, machine = sizes_in(plan, kernel), costs_of(plan).efficiency
     axis = -1 if warps.axis is None else warps.axis
     moved = lines = 0.0
-    for load, is_plain in accesses(plan, levels):
+    for load, guards in accesses(plan, levels):
         dtype, each = plan.buffers[load.buffer].type.dtype, warps.each
         size = dtype.size
         if elements_touched(load, (), kernel, sizes) * size <= machine.nearest_bytes:
             continue  # a small table is read from the nearest cache
-        packed = is_plain and warps.vector > 1 and has_vector_loads(load, dtype, axis, warps.vector)
+        is_whole = all(is_uniform(guard, axis, warps.vector) for guard in guards)
+        packed = is_whole and warps.vector > 1 and has_vector_loads(load, dtype, axis, warps.vector)
         touched = [touched_memory(load, p, sizes, size, axis, each, packed) for p in warps.points]
-        count = warps.elements / (each * WARP) / len(touched)
+        count = warps.elements / (each * WARP) / len(touched) * guarded_share(guards, kernel, sizes)
         moved += count * sum(t.sectors for t in touched) * SECTOR
         lines += count * sum(t.lines for t in touched)
     return max(moved * machine.sector_byte, lines * machine.line / target_of(plan).multiprocessors)
 
 
-def accesses(plan: Plan, levels: Sequence[Level]) -> Iterator[tuple[Load, bool]]:
-    """Every distinct address of the inner loops, and whether vector loads may read it."""
-    loads: dict[Load, bool] = {}
+def accesses(plan: Plan, levels: Sequence[Level]) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
+    """Every distinct address of the inner loops, with the guards of a load."""
+    loads: dict[Load, tuple[Guard, ...]] = {}
     for level in levels:
-        loads |= {i.load: is_plain_load(i) for i in level.body if i.load is not None}
-        loads |= {s.load: True for s in level.stores}
-    return ((load, plain) for load, plain in loads.items() if plan.buffers[load.buffer].space is not Space.WORK)
+        loads |= {i.load: i.guards for i in level.body if i.load is not None}
+        loads |= {s.load: () for s in level.stores}
+    return ((load, guards) for load, guards in loads.items() if plan.buffers[load.buffer].space is not Space.WORK)
+
+
+def guarded_share(guards: Sequence[Guard], kernel: Kernel, sizes: Mapping[str, int]) -> float:
+    """The part of the elements for which the guards of a load hold: that of a part of a concatenation."""
+    share = 1.0
+    for guard in guards:
+        if guard.index.value is None and guard.index.over == 1 and len(guard.index.terms) == 1:
+            ((axis, _),) = guard.index.terms
+            inside = evaluate(guard.hi, sizes) - evaluate(guard.lo, sizes)
+            share *= min(1.0, inside / evaluate(kernel.axes[axis], sizes))
+    return share
 
 
 # -- forms -----------------------------------------------------------------------------------------------------------

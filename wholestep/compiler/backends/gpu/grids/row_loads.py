@@ -20,7 +20,7 @@ from wholestep.compiler.ir.types import (
     uint8,
 )
 from wholestep.compiler.plan.model.bodies import Nest
-from wholestep.compiler.plan.model.kernel import Draft, Index, Instr, Kernel, Load
+from wholestep.compiler.plan.model.kernel import Draft, Guard, Index, Instr, Kernel, Load
 
 PACKED = frozenset({float32, int32, bfloat16, float16})  # types with 16-byte vector loads
 SHORT_PACKED = frozenset({bfloat16, float16, uint8, boolean})  # types with 8-byte vector loads
@@ -55,6 +55,23 @@ def accesses_padded_rows(plan: Draft, nest: Nest, length: int, count: int) -> bo
 
 def is_plain_load(instr: Instr) -> bool:
     return instr.load is not None and not instr.guards
+
+
+def has_uniform_guards(instr: Instr, axis: int, count: int) -> bool:
+    """Do the guards of a load hold for all of `count` elements along an axis, or for none of them?"""
+    return bool(instr.guards) and all(is_uniform(guard, axis, count) for guard in instr.guards)
+
+
+def is_uniform(guard: Guard, axis: int, count: int) -> bool:
+    """Does a guard hold for all of `count` adjacent elements, or for none?"""
+    index = guard.index
+    if index.value is not None or index.over != 1:
+        return index.value is None and all(a != axis for a, _ in index.terms)
+    if all(a != axis for a, _ in index.terms):
+        return True
+    others = [c for a, c in index.terms if a != axis]
+    bounds = (index.offset, guard.lo, guard.hi, *others)
+    return all(c == 1 for a, c in index.terms if a == axis) and all(is_multiple(b, count) for b in bounds)
 
 
 def vectors_per_thread(kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> int:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 
-from wholestep.compiler.backends.gpu.grids.row_loads import has_vector_loads, is_padded_row, is_plain_load
+from wholestep.compiler.backends.gpu.grids.row_loads import (
+    has_uniform_guards,
+    has_vector_loads,
+    is_padded_row,
+    is_plain_load,
+)
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Space, Store
@@ -48,6 +55,7 @@ class VectorizedLevel:
         self.w, self.axis, self.count = w, axis, count
         length = w.kernel.axes[axis] if axis >= 0 else 0
         self.end = length if isinstance(length, int) and length % count else None  # the last vector ends in padding
+        self._stored: dict[int, str] = {}  # guarded vector loads -> the type of their array
 
     def packs(self, load: Load) -> bool:
         return has_vector_loads(load, self.w.buffer_dtype(load), self.axis, self.count)
@@ -65,17 +73,60 @@ class VectorizedLevel:
 
     def place(self, load: Load) -> str:
         """Address of the first element."""
+        with self._at_base():
+            return self.w.address(load)
+
+    @contextmanager
+    def _at_base(self) -> Iterator[None]:
+        """Indices are those of the first element."""
         w, index = self.w, self.w.axes[self.axis]
         w.axes[self.axis] = "base"
-        text = f"{w.params[load.buffer]} + {w.offset(load)}"
+        yield
         w.axes[self.axis] = index
-        return text
 
     def read(self, load: Load, name: str, declare: bool = True) -> None:
         w = self.w
         if declare:
             w.emit(f"ws_pack<{STORED[w.buffer_dtype(load)]}, {self.count}> {name};")
         w.emit(f"{name}.read({self.place(load)});")
+
+    def _read_guarded(self, level: Level, computed: Container[int], saved: Container[int]) -> dict[int, str | None]:
+        """Reads the vectors of guarded loads; their ids -> the array of their elements, zero where the guards fail.
+
+        A concatenation is a chain of such loads, each of which is the fill value of the next.  A chain has one array,
+        so that it costs the registers of one vector; its inner values, which nothing else reads, have None.
+        """
+        w, arrays = self.w, dict[int, str | None]()
+        zeros = {i.id for i in (*level.row, *level.body) if i.op == "const" and i.const == 0.0}
+        uses = Counter(value for i in level.body for value in values_used(i))
+        uses.update([*(s.value for s in level.stores), *(r.value for r in level.reduces)])
+        for i in level.body:
+            if i.id in computed or not self._has_guarded_vector(i):
+                continue
+            assert i.load is not None
+            assert i.fill is not None
+            array, dtype = arrays.get(i.fill), STORED[w.buffer_dtype(i.load)]
+            is_inner = array is not None and uses[i.fill] == 1 and i.fill not in saved
+            if is_inner and dtype == self._stored[i.fill]:
+                arrays[i.fill] = None
+            elif i.fill in zeros:
+                array = f"a{i.id}"
+                w.emit(f"{dtype} {array}[{self.count}] = {{}};")
+            else:
+                continue
+            arrays[i.id], self._stored[i.id] = array, dtype
+            with self._at_base():
+                inside = " && ".join(w.guard(g.index, g.lo, g.hi) for g in i.guards)
+            with w.block(f"if ({inside})"):
+                self.read(i.load, f"p{i.id}")
+                w.emit(f"p{i.id}.split({array});")
+        return arrays
+
+    def _has_guarded_vector(self, instr: Instr) -> bool:
+        load = instr.load
+        if load is None or any(index.value is not None for index in load.index):
+            return False
+        return has_uniform_guards(instr, self.axis, self.count) and self.packs(load)
 
     def split(self, load: Load, name: str, array: str) -> None:
         self.w.emit(f"{STORED[self.w.buffer_dtype(load)]} {array}[{self.count}]; {name}.split({array});")
@@ -115,6 +166,7 @@ class VectorizedLevel:
             if i.load not in loaded:
                 self.read(i.load, f"p{i.id}")
             self.split(i.load, loaded.get(i.load, f"p{i.id}"), f"a{i.id}")
+        guarded = self._read_guarded(level, computed, saved)
         stores = [s for s in level.stores if w.plan.buffers[s.load.buffer].space is not Space.WORK]
         packed = [(n, s) for n, s in enumerate(stores) if is_plain_store(s) and self.packs_store(s.load)]
         for n, s in packed:
@@ -129,6 +181,10 @@ class VectorizedLevel:
                     w.values[i.id] = computed[i.id]
                 elif is_plain_load(i) and i.load in arrays:
                     w.emit(f"const {LOCAL[i.dtype]} v{i.id} = {arrays[i.load]}[e];")
+                elif i.id in guarded:
+                    if guarded[i.id] is None:  # an inner load of a concatenation
+                        continue
+                    w.emit(f"const {LOCAL[i.dtype]} v{i.id} = {guarded[i.id]}[e];")
                 else:
                     w.instructions((i,))
                 if i.id in saved:
