@@ -160,6 +160,16 @@ def test_another_amount_compiles_nothing() -> None:
     assert compile_counter.value == count
 
 
+def test_groups_are_pruned_by_their_own_rules() -> None:
+    x, y = ws.datasets.digits()
+    model = perceptron()
+    rules = {"0": Pruned(ws.SGD(0.1), amount=0.75), "2": Pruned(ws.SGD(0.1), amount=0.25)}
+    groups = [ws.Group(f"{layer}.*", name=f"of{layer}", optimizer=rule) for layer, rule in rules.items()]
+    optimizer = ws.SGD(0.1, groups=groups)
+    ws.fit(model, (x, y), loss="cross_entropy", optimizer=optimizer, progress=False, device="reference")
+    assert zeros(model) == {"0.weight": 0.75, "2.weight": 0.25}
+
+
 def test_a_step_of_ones_own_is_pruned_by_the_callback() -> None:
     model, rule = perceptron(), Pruned(ws.SGD(0.1), amount=0.5)
 

@@ -1,5 +1,5 @@
-"""Every row of the tables of losses, metrics and optimizers: fit, resume, the command line, and one program for all
-scalars.
+"""Every row of the tables of losses, metrics, optimizers, schedules, augmentations, samplers, pruning and quantization:
+fit, resume, the command line, and one program for all scalars.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ def run(*arguments: str) -> str:
     return result.output
 
 
-@pytest.mark.long
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:the schedule of"),  # most are longer than two epochs
+]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_run_of_the_command_line_resumes_with_every_bit(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -39,7 +44,6 @@ def test_a_run_of_the_command_line_resumes_with_every_bit(
     assert run("evaluate", "whole") == run("evaluate", "parts").replace("parts", "whole")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fit_on_two_devices_and_no_recompile_for_another_scalar(family: str) -> None:
     found = {}

@@ -211,7 +211,7 @@ def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = No
             if isinstance(experiment.model, Module)
             else experiment.test
         )
-        held, name = table_of(test), "test"
+        held, name = trainer.feed.with_row_inputs(table_of(test)), "test"
     if held is None:
         raise UsageError("the experiment has neither test nor validation data; give ws.Experiment(test=(x, y)).")
     results = trainer.session.evaluate_all(trainer.feed.named_table(held))

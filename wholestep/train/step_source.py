@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from wholestep.compiler.backend import StepRange
+from wholestep.compiler.frontend.step import ROW_NUMBERS
 from wholestep.data.loader import DataLoader
 from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
-from wholestep.data.table import Batch, Table
+from wholestep.data.table import WEIGHT, Batch, Table, with_row_numbers
 from wholestep.errors import InputError, ShapeError, UsageError
 from wholestep.session import Session
 from wholestep.session.running.run import DataCache
@@ -191,6 +192,15 @@ class StepSource:
             named = batch.named()
             return self._rename(named) if single else named
         return {self.config.data_input: batch.data, self.config.label_input: batch.labels}
+
+    def with_row_inputs(self, table: Table) -> Table:
+        """The table with what the step reads of each row beside the data: its number, a weight of 1."""
+        wanted = {i.name for i in self.session._programs.main.inputs.all}
+        if ROW_NUMBERS in wanted and ROW_NUMBERS not in table.columns:
+            table = with_row_numbers(table)
+        if WEIGHT in wanted and table.weights is None:
+            table = replace(table, weights=np.ones(len(table), np.float32))
+        return table
 
     def named_table(self, table: Table) -> dict[str, Any]:
         """Columns under the names of the session's inputs."""

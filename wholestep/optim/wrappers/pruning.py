@@ -90,7 +90,12 @@ class Pruned(Wrapper):
     def _mask(self, graph: Graph, w: Tensor) -> Tensor:
         axis = AXES[self.per]
         shape = w.shape if axis is None else [n if i == axis else 1 for i, n in enumerate(w.shape)]
-        return graph.state(f"{w.name}.{self.name}.mask", shape, 1.0, dtype="bool")
+        return graph.state(w.name + self._mask_suffix, shape, 1.0, dtype="bool")
+
+    @property
+    def _mask_suffix(self) -> str:
+        """The end of the names of this rule's masks; in a group, the rule has the group's name too."""
+        return f".{self.name.replace('.', '_')}.mask"
 
     def _prunes(self, w: Tensor) -> bool:
         return any(fnmatchcase(w.name, p) for p in self.match) if self.match else w.ndim >= 2
@@ -121,7 +126,7 @@ class Pruned(Wrapper):
 
         Example: `rule.update_masks(session)` after a `session.step(...)`.
         """
-        state, end = session.state, f".{self.name}.mask"
+        state, end = session.state, self._mask_suffix
         weights = {name.removesuffix(end): name for name in state.names if name.endswith(end)}
         if not weights:
             raise UsageError("this session has no masks: build it with this rule as optimizer=, or within EMA or SWA.")
@@ -182,4 +187,5 @@ def pruning_rules(rule: Optimizer | None) -> Iterator[Pruned]:
                 )
             yield inner
     for group in rule.groups:
-        yield from pruning_rules(group.optimizer)
+        if group.optimizer is not None:
+            yield from pruning_rules(group.member(rule)[0])
