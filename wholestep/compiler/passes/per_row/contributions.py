@@ -162,7 +162,8 @@ class Contributions:
             return [Rows(b.matmul(left, right, transpose_a=True))]
         if t.is_shared_product(*left.type.shape[1:], right.type.shape[-1]):
             rows = self.explicit[node] = b.matmul(left, right, transpose_a=True)
-            return [Rows(rows, rows)]
+            batch, *shape = rows.type.shape
+            return [Rows(rows, b.reshape(rows, (batch, product(shape))))]  # squares are not stored beside the product
         return [Outer(Dense(left), Dense(right))]
 
     def _vectors(self, node: Node, operand: int) -> Node:
@@ -399,13 +400,13 @@ def gradient_square_norms(gradients: Mapping[str, Node], rows: Contributions) ->
                 squares.append(t.square_norm(terms))
     if not squares:
         raise GraphError("per_row: no gradient depends on the rows of the batch, so they have no contributions.")
-    return t.total(squares)
+    return t.total(squares[::-1])  # the backward pass computes those of the last layers first
 
 
 def row_forms(names: Iterable[str]) -> dict[str, list[str]]:
     """The parameters whose norms of rows are computed in each form, from the names of a step's nodes."""
     forms: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
+    for name in reversed(list(dict.fromkeys(names))):  # the norms are added from the last parameter to the first
         if name.startswith(ROW_NORM_OF):
             parameter, _, form = name.removeprefix(ROW_NORM_OF).partition(": ")
             forms.setdefault(form, []).append(parameter)

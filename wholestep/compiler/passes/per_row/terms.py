@@ -18,7 +18,7 @@ from wholestep.compiler.ir.types import DType, Extent, float32, float64
 
 View = Callable[[Node], Node]  # maps an explicit term, whose first axis is the batch
 EXPLICIT = "explicit rows"
-MOVE = 48  # multiply-adds in the time in which an element is stored and read twice (measured beside a product)
+MOVE = 32  # multiply-adds in the time in which an element is stored and read twice (measured beside a product)
 MOST_MEMORY = 4  # the largest product of a row, as a multiple of its operands
 SYMBOLIC = 64  # positions of a row assumed where their number is symbolic
 
