@@ -18,5 +18,8 @@ from wholestep.data.augment import (
     RandomFlip as RandomFlip, SpecAugment as SpecAugment,
 )
 from wholestep.data.sequences.ragged import Ragged as Ragged
+from wholestep.data.images import ImageFolder as ImageFolder
+from wholestep.data.text import BytePairs as BytePairs, Vocabulary as Vocabulary
+from wholestep.data.windows import Windows as Windows
 from wholestep.data.loader import DataLoader as DataLoader
 from wholestep.data.files import mnist as mnist, open_npy as open_npy, read_csv as read_csv, read_idx as read_idx

@@ -153,22 +153,19 @@ DATA = NameTable(
 )
 
 IMAGES = (
-    "read the files with Pillow into one array of (N, C, H, W), np.stack([np.asarray(Image.open(f).resize((64, 64)))"
-    ".transpose(2, 0, 1) for f in files]), with classes numbered by folder, and give ws.DataLoader(x, y, "
-    "transform=ws.data.Scale(1 / 255)); images that do not fit into memory are a class with __len__ and __getitem__"
+    "write data = ws.data.ImageFolder('photos', size=64) for a folder per class, then ws.DataLoader(data, "
+    "num_workers=2), or x, y = data.read() of images that fit into memory"
 )
 PADDING = (
-    "pad with NumPy: x = np.zeros((len(rows), longest), 'int32'), x[i, : len(row)] = row for each of them; "
-    "ws.losses.cross_entropy(..., ignore_index=0) leaves padded labels out"
+    "sequences of different lengths need no padding: ws.data.Ragged(sequences, targets); batches of a data set are "
+    "padded by ws.DataLoader(data, collate_fn=...)"
 )
-PACKED = "sequences are padded arrays here, longest first or not; the output at the last step of each row is ws.take_along_axis(y, (lengths - 1)[:, None, None], 1)"
+PACKED = "sequences of different lengths are ws.data.Ragged(sequences, targets), packed without padding; of padded arrays the output at the last step of each row is ws.take_along_axis(y, (lengths - 1)[:, None, None], 1)"
 WORDS = (
-    "number the words with NumPy, vocabulary, ids = np.unique(words, return_inverse=True); arrays of ids that a "
-    "tokenizer of another library made are data as they are"
+    "write words = ws.data.Vocabulary(texts), or ws.data.BytePairs(texts, size=1000), then ws.data.Ragged("
+    "words.encode(texts), labels); numbers of a tokenizer of another library are data as they are"
 )
-WINDOWS = (
-    "windows are w = np.lib.stride_tricks.sliding_window_view(series, length + 1), x = w[:, :-1] and y = w[:, -1:]"
-)
+WINDOWS = "write ws.data.Windows(series, length=48, horizon=12), a pair (x, y) that ws.fit takes; .split(0.2) divides it by time"
 AUGMENTED = (
     "a transform is a function of a batch and its random numbers: ws.DataLoader(x, y, transform=lambda x, draw: ...), "
     "with draw.uniform() for each row; ws.data.Flip, ws.data.Crop and ws.data.Noise are there"
@@ -205,10 +202,10 @@ UTILS = NameTable(
         ("model_to_dot plot_model", "ws.export_onnx(model, 'net.onnx', example=x) writes a file that Netron draws; print(model.summary()) is a table"),
         ("Sequence PyDataset", "write a class with __len__ and __getitem__ for ws.DataLoader, or any iterable of batches"),
         ("jacrev jacfwd", "write ws.jacobian(y, x) inside a @ws.step"),
-        ("image_dataset_from_directory ImageFolder DatasetFolder ImageDataGenerator load_img img_to_array", IMAGES),
+        ("image_dataset_from_directory DatasetFolder ImageDataGenerator load_img img_to_array", IMAGES),
         ("pad_sequence pad_sequences", PADDING),
         ("pack_padded_sequence pad_packed_sequence pack_sequence PackedSequence unpad_sequence unpack_sequence", PACKED),
-        ("Tokenizer Vocabulary Vocab TextVectorization build_vocab_from_iterator get_tokenizer text_dataset_from_directory", WORDS),
+        ("Tokenizer Vocab TextVectorization build_vocab_from_iterator get_tokenizer text_dataset_from_directory", WORDS),
         ("timeseries_dataset_from_array TimeseriesGenerator sliding_window_view windows", WINDOWS),
         ("MixUp Mixup mixup CutMix Cutmix cutmix", MIXED),
         ("Resize Resizing CenterCrop RandomResizedCrop", "resize before training, with Pillow or np.kron, or in forward: ws.nn.Upsample(size=(32, 32)); " + AUGMENTED),
