@@ -21,7 +21,8 @@ from tests.support.browser import INSTALL, browser_path
 from tests.web.pages import ready
 from tests.web.test_report import HOSTILE, lines, rewrite, trained
 from wholestep.errors import UsageError
-from wholestep.web.board import Board, BoardServer, board_server, runs_below
+from wholestep.train.checkpoint.folder import runs_below
+from wholestep.web.board import Board, BoardServer, board_server
 
 in_browser = pytest.mark.skipif(browser_path() is None, reason=INSTALL)
 RUNS, POINTS, SECONDS = 1000, 10_000, 2.0

@@ -9,15 +9,16 @@ from typing import Annotated
 import typer
 
 import wholestep
-from wholestep.cli import doctor, examine, launch, plans, running
+from wholestep.cli import doctor, examine, launch, plans, running, stored
 from wholestep.cli.shared import warning_text
 
 app = typer.Typer(
     help="Wholestep: a whole training step as one native call.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
+app.command()(running.init)
 app.command()(running.train)
 app.command(context_settings=launch.PASSED_ON)(launch.launch)
 app.command()(running.evaluate)
@@ -33,6 +34,9 @@ app.command()(examine.trace)
 app.command()(examine.bench)
 app.command()(doctor.doctor)
 app.add_typer(plans.app, name="plan")
+app.add_typer(stored.runs, name="runs")
+app.add_typer(stored.checkpoint, name="checkpoint")
+app.add_typer(stored.cache, name="cache")
 
 
 def _show_version(asked: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import stat
 import subprocess
@@ -17,6 +18,7 @@ import typer
 
 from wholestep import platforms
 from wholestep.cli import machine
+from wholestep.cli.shared import AsJson
 from wholestep.errors import CompilerError, OptionError, WholestepError
 
 OTHERS = ("safetensors", "matplotlib", "rich", "typer")
@@ -27,10 +29,11 @@ def doctor(
         int | None, typer.Option(min=2, help="Also start so many processes, which add numbers together, and time them.")
     ] = None,
     hosts: Annotated[str | None, typer.Option(help="Machines that they are on, by commas.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Report platform, compiler, instructions and limits of this machine, train two steps, and name what mends it."""
     failures: dict[str, Exception] = {}
-    asked = rows()
+    asked, texts = rows(), dict[str, str]()
     if workers is not None:
         asked.append(("workers", partial(_workers, workers, hosts)))
     for name, probe in asked:
@@ -38,8 +41,12 @@ def doctor(
             text = probe()
         except (WholestepError, OSError, MemoryError) as error:
             text, failures[name] = f"FAILED: {error}", error
-        print(f"{name:<12}{text}")
-    for advice in remedies(failures):
+        texts[name] = text
+        if not as_json:
+            print(f"{name:<12}{text}")
+    if as_json:
+        print(json.dumps({"rows": texts, "failed": list(failures), "to do": remedies(failures)}, indent=1))
+    for advice in [] if as_json else remedies(failures):
         print(f"{'to do':<12}{advice}")
     if failures:
         raise typer.Exit(1)

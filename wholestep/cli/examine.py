@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wholestep.cli.shared import Device, Memory, Precision, experiment_in, experiment_of, parse_settings, report_errors
+from wholestep.cli.shared import (
+    AsJson,
+    Device,
+    Memory,
+    Precision,
+    experiment_in,
+    experiment_of,
+    parse_settings,
+    report_errors,
+)
 from wholestep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -182,6 +191,7 @@ def bench(
     device: Device = None,
     precision: Precision = None,
     memory: Memory = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train for some seconds and print the speed."""
     if not seconds > 0:
@@ -199,6 +209,11 @@ def bench(
     report = trainer.session.report()
     best = max(rates)
     rows = trainer.feed.rows_of_update(loader)
+    if as_json:
+        speeds = {"steps_per_second": best, "median_steps_per_second": sorted(rates)[len(rates) // 2]}
+        work = {"flops": report.flops, "bytes_moved": report.bytes_moved, "peak_bytes": report.peak_bytes}
+        print(json.dumps({"steps": steps, "rows": rows, "threads": trainer.session.threads, **speeds, **work}))
+        return
     print(f"{steps} steps of {rows} rows on {trainer.session.threads} threads, epochs: {len(rates)}")
     print(f"  {best:>12,.1f} steps/s in the fastest epoch, {sorted(rates)[len(rates) // 2]:,.1f} in the median one")
     print(f"  {best * rows:>12,.1f} rows/s")

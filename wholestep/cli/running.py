@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +13,19 @@ import typer
 
 from wholestep.cli.config_file import name_run_settings_in_errors, read_config
 from wholestep.cli.launch import Hosts, Restarts, is_first, is_started_again, say, start
-from wholestep.cli.shared import Device, Memory, Precision, experiment_in, experiment_of, parse_settings, report_errors
+from wholestep.cli.shared import (
+    AsJson,
+    Device,
+    Memory,
+    Precision,
+    experiment_in,
+    experiment_of,
+    parse_settings,
+    report_errors,
+)
 from wholestep.distributed.workers import Workers
 from wholestep.errors import CheckpointError, OptionError, TrainingInterrupted, UsageError
+from wholestep.nn.state.weights import temporary_for
 from wholestep.options import read_launch
 
 if TYPE_CHECKING:
@@ -95,6 +106,29 @@ def _start_workers(asked: Workers, hosts: str | None) -> None:
         run_on_ray(asked)
     else:
         start((sys.executable, "-m", "wholestep.cli", *sys.argv[1:]), asked.count, hosts, asked.restarts)
+
+
+@report_errors
+def init(
+    data: Annotated[Path, typer.Argument(help="A .csv, .txt or .npz file, or a folder of images.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The script; <data>.py unless given.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Of a table: the column to predict; the last one by default.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a script that is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at data and write a script that trains on it: tables, images in folders or arrays, texts."""
+    from wholestep.cli.starters import starter
+
+    script = output or Path(f"{data.stem or 'experiment'}.py")
+    if script.exists() and not force:
+        raise UsageError(f"{script} exists; replace it with --force, or write another: -o NAME.py")
+    text = starter(data, target)
+    with temporary_for(script) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    title = text.splitlines()[0].strip('"')
+    print(json.dumps({"script": str(script), "title": title}) if as_json else f"{title}\nwholestep train {script}")
 
 
 @dataclass(frozen=True)
@@ -193,8 +227,17 @@ def _fit(run: RunRequest) -> None:
 
 
 @report_errors
-def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = None, device: Device = None) -> None:
+def evaluate(
+    run: Run,
+    best: Best = None,
+    mode: Mode = None,
+    script: Script = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
     """Evaluate a run's weights on its test data, or on its validation data if it has no test data."""
+    import numpy as np
+
     from wholestep.nn.module.module import Module
     from wholestep.train import load_checkpoint
     from wholestep.train.data.frames import encode_for_evaluation
@@ -215,6 +258,10 @@ def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = No
     if held is None:
         raise UsageError("the experiment has neither test nor validation data; give ws.Experiment(test=(x, y)).")
     results = trainer.session.evaluate_all(trainer.feed.named_table(held))
+    if as_json:
+        numbers = {n: v if isinstance(v, float) else np.asarray(v).tolist() for n, v in results.items()}
+        print(json.dumps({"checkpoint": str(path), "data": name, "rows": len(held), "results": numbers}))
+        return
     print(f"{path} on {len(held)} rows of {name} data")
     for each, value in results.items():
         print(f"  {each:<16}{value:.6g}" if isinstance(value, float) else f"  {each}\n{value}")

@@ -40,6 +40,8 @@ Memory = Annotated[
     str | None, typer.Option(help="The most that a step may take: 5.5GB, or 0.7 of what it takes without a limit.")
 ]
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
 
 def report_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Print a `WholestepError` or `OSError` as one line and exit with code 1; other exceptions keep their traceback."""

@@ -9,7 +9,6 @@ page polls; a run is read again only if its newest manifest has changed.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import threading
 from dataclasses import dataclass, field
@@ -19,27 +18,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from wholestep.errors import CheckpointError, UsageError, WholestepError
-from wholestep.train.checkpoint.folder import checkpoints_in
-from wholestep.train.checkpoint.format import MANIFEST, NAME
+from wholestep.train.checkpoint.folder import checkpoints_in, runs_below
+from wholestep.train.checkpoint.format import MANIFEST
 from wholestep.web.bundle import html
 from wholestep.web.report import describe_run, plain
 from wholestep.web.steps import describe_plan_file, plan_files
 
 HOST = "127.0.0.1"
-DEEPEST = 4  # levels of folders below the board's in which runs are looked for
 EVERY = 1000  # milliseconds between two requests of the page
-
-
-def runs_below(folder: Path) -> dict[str, Path]:
-    """The runs in a folder by their paths in it: folders with checkpoints, or the folder itself."""
-    runs = {}
-    for path, subfolders, _ in os.walk(folder):
-        place = Path(path).relative_to(folder)
-        if any(NAME.fullmatch(name) for name in subfolders):
-            runs[str(place) if place.parts else folder.resolve().name] = Path(path)
-        inner = (name for name in subfolders if not name.startswith(".") and not NAME.fullmatch(name))
-        subfolders[:] = sorted(inner) if len(place.parts) < DEEPEST else []
-    return runs
 
 
 def stamp_of(run: Path) -> str:

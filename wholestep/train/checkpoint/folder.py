@@ -14,6 +14,7 @@ from wholestep.errors import CheckpointError, OptionError
 from wholestep.train.checkpoint.format import MANIFEST, NAME, REMOVING, SUPERSEDED, WRITING, read_manifest
 
 REPLICA = "replica-"  # prefix of the folders of replicas in the folder of their run
+DEEPEST = 4  # levels of folders below a folder in which runs are looked for
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,18 @@ def is_checkpoint(path: Path) -> bool:
     return NAME.fullmatch(path.name) is not None or (path / MANIFEST).exists()
 
 
+def runs_below(folder: Path) -> dict[str, Path]:
+    """The runs in a folder by their paths in it: folders with checkpoints, or the folder itself."""
+    runs = {}
+    for path, subfolders, _ in os.walk(folder):
+        place = Path(path).relative_to(folder)
+        if any(NAME.fullmatch(name) for name in subfolders):
+            runs[str(place) if place.parts else folder.resolve().name] = Path(path)
+        inner = (n for n in subfolders if not n.startswith(".") and n != SUPERSEDED and not NAME.fullmatch(n))
+        subfolders[:] = sorted(inner) if len(place.parts) < DEEPEST else []
+    return runs
+
+
 # -- rotation ----------------------------------------------------------------------------------------------------
 
 
@@ -70,7 +83,7 @@ def rotate(folder: Path, writer: str, last: int, best: int, monitor: str, mode: 
     keep |= {written[-1].path} if written else set()
     for stored in written:
         if stored.path not in keep:
-            _remove(stored.path)
+            remove(stored.path)
 
 
 def set_aside(checkpoints: Sequence[StoredCheckpoint]) -> None:
@@ -92,7 +105,7 @@ def _is_from_writer(path: Path, writer: str) -> bool:
         return False  # damaged: do not remove it
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     """Rename, then delete: a kill leaves no partial checkpoint."""
     hidden = path.with_name(f"{REMOVING}{path.name}-{os.getpid()}")
     path.rename(hidden)
