@@ -24,6 +24,7 @@ from wholestep.errors import InputError, OptionError, UsageError, WholestepError
 
 T = TypeVar("T")
 
+LARGEST_COPY = 1 << 28  # bytes of the drawn rows of an epoch
 _END = object()
 _PATIENCE = 0.1  # seconds between checks whether the consumer has stopped
 
@@ -234,6 +235,21 @@ class DataLoader:
         if not plain or not isinstance(self.source, Table):
             return None
         return with_row_numbers(self.source) if self.numbers_rows else self.source
+
+    def epoch_table(self, epoch: int) -> Table | None:
+        """The rows of an epoch in their order, as a copy for the native loop: those that a sampler of fixed rows draws.
+
+        None if they are more than `LARGEST_COPY` bytes, or are not arrays in memory: then batches are gathered one by
+        one, with the same result.
+        """
+        if self.transforms or self.own is not None or type(self.source) is not Table:
+            return None
+        if isinstance(self.sampler, Poisson | RowSampler):
+            return None
+        table = with_row_numbers(self.source) if self.numbers_rows else self.source
+        rows = self._rows(epoch)
+        bytes_of_row = sum(array.nbytes // max(1, len(array)) for array in table.columns.values())
+        return table.select(rows) if len(rows) * bytes_of_row <= LARGEST_COPY else None
 
     def every_row(self) -> Table | None:
         """The data set if an epoch visits each row exactly once, without transforms."""

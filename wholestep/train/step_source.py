@@ -84,6 +84,8 @@ class StepSource:
             self.session.state.epoch = epoch + 1
             return iter(())
         table = arrays_of(loader)
+        if isinstance(loader, DataLoader) and table is None and (rows := loader.epoch_table(epoch)) is not None:
+            return self._in_memory(loader, rows, epoch, start, every, pause, drawn=True)
         if table is None or not isinstance(loader, DataLoader):
             return self._count_targets(loader, epoch, self._single(loader, epoch, start))
         return self._count_targets(loader, epoch, self._in_memory(loader, table, epoch, start, every, pause))
@@ -101,9 +103,19 @@ class StepSource:
         return (replace(part, rows=of_update[part.first : part.end]) for part in parts)
 
     def _in_memory(
-        self, loader: DataLoader, table: Table, epoch: int, start: int, every: int | None, pause: int | None
+        self,
+        loader: DataLoader,
+        table: Table,
+        epoch: int,
+        start: int,
+        every: int | None,
+        pause: int | None,
+        drawn: bool = False,
     ) -> Iterator[StepRange]:
-        """Updates by the native loop; an update that `drop_last` or `limit` shortens is a call of its own."""
+        """Updates by the native loop; an update that `drop_last` or `limit` shortens is a call of its own.
+
+        `drawn`: the table has the rows of this epoch, in their order.
+        """
         rows, count = self.rows_of_update(loader), updates_of(loader, self.accumulate)
         assert count is not None
         cut = loader.rows < min(count * rows, len(table))
@@ -111,14 +123,14 @@ class StepSource:
         if start < native:
             slices = self.session.run_in_slices(
                 self.named_table(table),
-                shuffle=loader.shuffles,
+                shuffle=loader.shuffles and not drawn,
                 start=start,
                 batch_size=rows,
                 every=every,
                 order_seed=loader.seed,
                 most=native,
                 pause=pause,
-                unchanged=self.unchanged,
+                unchanged=None if drawn else self.unchanged,
             )
             self.session.state.epoch = epoch
             parts.append(slices)
