@@ -170,12 +170,31 @@ def test_weights_keep_their_names_and_other_layers_their_floats() -> None:
     assert "Linear(64, 32)" in repr(model)
 
 
+def test_fixed_ranges_divide_the_step() -> None:
+    """The updates of one batch, of two micro-batches and of two shards are the same, to the order of additions."""
+    x, y = ws.datasets.digits()
+    x, y = x[:640], y[:640]
+    found = []
+    for options in ({"batch_size": 64}, {"batch_size": 32, "accumulate": 2}, {"batch_size": 64, "shards": 2}):
+        model = ws.nn.quantize(perceptron(), x[:100], observer="fixed")
+        before = model.state_dict()
+        history = ws.fit(model, (x, y), loss="cross_entropy", optimizer=ws.SGD(0.05), progress=False, seed=0, **options)
+        after = model.state_dict()
+        assert all(after[n] == before[n] for n in ("0.input_low", "0.input_high", "2.input_low", "2.input_high"))
+        found.append((history["loss"], after["0.weight"]))
+    for losses, weights in found[1:]:
+        np.testing.assert_allclose(losses, found[0][0], rtol=1e-4)
+        np.testing.assert_allclose(weights, found[0][1], atol=1e-3)
+
+
 def test_mistakes_are_explained() -> None:
+    with pytest.raises(OptionError, match="takes the ranges of calibration="):
+        ws.nn.quantize(perceptron(), observer="fixed")
     with pytest.raises(OptionError, match=r"matches 'conv'; there are: 0, 2"):
         ws.nn.quantize(perceptron(), targets="conv")
     with pytest.raises(OptionError, match="not quantized yet"):
         ws.nn.quantize(ws.nn.quantize(perceptron()))
-    with pytest.raises(OptionError, match="observer must be one of 'average', 'extremes'"):
+    with pytest.raises(OptionError, match="observer must be one of 'average', 'extremes', 'fixed'"):
         ws.nn.quantize(perceptron(), observer="minmax")
 
 

@@ -195,10 +195,10 @@ def pruning(scale: float = 1.0) -> ws.Experiment:
 
 def quantization(scale: float = 1.0) -> ws.Experiment:
     """A layer for each way to find ranges and scales."""
-    ways = [(c, o) for c in (True, False) for o in ("average", "extremes")]
+    ways = [(c, o) for c in (True, False) for o in ("average", "extremes", "fixed")]
     model = Heads({f"of{i}": (3,) for i in range(len(ways))})
     for i, (per_channel, observer) in enumerate(ways):
-        ws.nn.quantize(model, targets=f"heads.of{i}", per_channel=per_channel, observer=observer)
+        ws.nn.quantize(model, _data(), targets=f"heads.of{i}", per_channel=per_channel, observer=observer)
     targets = {n: np.random.default_rng(6).normal(size=(ROWS, 3)).astype("f") for n in model.shapes}
     return _experiment(model, targets, loss=dict.fromkeys(targets, "mse"), optimizer=ws.SGD(lr=0.1 * scale))
 

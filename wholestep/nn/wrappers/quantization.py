@@ -30,7 +30,7 @@ from wholestep.nn.module.trace import watch_modules
 Array = np.ndarray[Any, Any]
 LOW, HIGH = -128, 127  # of inputs; weights are symmetric, -127 to 127
 LEAST = 1e-12  # the smallest scale, of weights or inputs that are all 0
-OBSERVERS = ("average", "extremes")
+OBSERVERS = ("average", "extremes", "fixed")
 FAKE_QUANTIZE = "ws.nn.fake_quantize"  # the name of the recorded node, which the ONNX writer reads
 
 
@@ -50,14 +50,14 @@ def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor | float = 0.0) ->
 
 
 def _round_to_int8(x: Tensor, scale: Tensor, zero: Tensor) -> tuple[Tensor, Any]:
-    place = round(x / scale)
-    low, high = float(LOW) - zero, float(HIGH) - zero
+    place = round(x / scale) + zero
 
-    def gradient(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        inside = (place >= low) & (place <= high)
-        return where(inside, upstream, 0.0), scale * 0.0, zero * 0.0
+    def gradient(upstream: Tensor) -> tuple[Tensor | None, ...]:
+        inside = (place >= float(LOW)) & (place <= float(HIGH))
+        return where(inside, upstream, 0.0), None, None
 
-    return clip(place, low, high) * scale, gradient
+    # the ONNX writer reads scale and zero point of this product
+    return (clip(place, float(LOW), float(HIGH)) - zero) * scale, gradient
 
 
 _round_to_int8.__name__ = FAKE_QUANTIZE
@@ -85,7 +85,8 @@ def quantize(
         targets: which layers, as patterns of their paths or their last parts, `["fc1", "encoder.*"]`.
         per_channel: a scale for each output channel of a weight, instead of one.
         observer: of training steps: "average", a running average of the lowest and the highest input of a batch, or
-            "extremes", the lowest and the highest of all.
+            "extremes", the lowest and the highest of all, or "fixed", the ranges of `calibration`.  Only with fixed
+            ranges can a step be divided: several workers, `accumulate=`, `per_row=`.
         momentum: the share of a batch in the average.
 
     Example: `ws.nn.quantize(model, x[:500])`, then `ws.export_onnx(model, "int8.onnx", example=x[:1])`.
@@ -95,9 +96,11 @@ def quantize(
         fail(OptionError, f"quantize: observer must be one of {expected}; received {observer!r}.")
     if not 0.0 < momentum <= 1.0:
         fail(OptionError, f"quantize: momentum must be above 0 and at most 1; received {momentum!r}.")
+    if observer == "fixed" and calibration is None:
+        fail(OptionError, "quantize: observer='fixed' takes the ranges of calibration=; give rows of data.")
     layers = _layers(model, (targets,) if isinstance(targets, str) else tuple(targets))
     ranges = None if calibration is None else _measure(model, layers, calibration)
-    share = momentum if observer == "average" else 0.0
+    share = {"average": momentum, "extremes": 0.0, "fixed": None}[observer]
     for layer in layers.values():
         dtype = layer.named_arrays()["weight"].dtype
         object.__setattr__(layer, "__class__", _quantized_class(type(layer), per_channel, share))
@@ -129,8 +132,8 @@ def _layers(model: Module, patterns: Sequence[str]) -> dict[str, Any]:
     return chosen
 
 
-def _quantized_class(kind: type[Module], per_channel: bool, share: float) -> type[Module]:
-    """A subclass of a layer that rounds its input and its weight; a share of 0 is the observer of extremes."""
+def _quantized_class(kind: type[Module], per_channel: bool, share: float | None) -> type[Module]:
+    """A subclass of a layer that rounds its input and its weight; `share` as for `_observe`."""
 
     def forward(self: Any, x: Tensor, *more: Any, **named: Any) -> Any:
         weight = self.weight
@@ -149,9 +152,14 @@ def _quantized_class(kind: type[Module], per_channel: bool, share: float) -> typ
     return make_subclass(kind, body, _quantized_class, kind, per_channel, share)
 
 
-def _observe(layer: Any, x: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """The range of the input: in a training step the one that this batch has moved, which contains 0."""
+def _observe(layer: Any, x: Tensor, share: float | None) -> tuple[Tensor, Tensor]:
+    """The range of the input: in a training step the one that this batch has moved, which contains 0.
+
+    It moves by a share of the way to the batch's; 0: to the extremes of both, None: not at all.
+    """
     low, high, fixed = layer.input_low, layer.input_high, stop_gradient(x)
+    if share is None:
+        return low, high
     new_low, new_high = minimum(fixed.min(), 0.0), maximum(fixed.max(), 0.0)
     if share:
         now = where(high > low, share, 1.0).astype(low.dtype)  # the first batch sets the range

@@ -1,6 +1,6 @@
 """Rounded values as QuantizeLinear and DequantizeLinear; a weight is stored as int8, with its scales.
 
-`ws.nn.fake_quantize` is one custom_gradient node, whose inputs are the rounded value, x, the scale and the zero point.
+`ws.nn.fake_quantize` is one custom_gradient node, whose inputs are the rounded value and x.
 Scales and zero points are functions of states, so that their numbers are computed at export.
 """
 
@@ -36,26 +36,34 @@ def quantized_source(node: ir.Node) -> ir.Node:
 
 def quantize_dequantize(e: OnnxEmitter, node: ir.Node, states: Mapping[str, Array]) -> str:
     """Write a `fake_quantize`: DequantizeLinear of int8 numbers for a weight, of QuantizeLinear for other values."""
-    x, scale_node, zero_node = node.inputs[attrs_of(node, at.CustomGradientAttrs).results :][:3]
-    scale, zero = (_number(n, states) for n in (scale_node, zero_node))
-    axis = None
-    if scale.size > 1:
-        axis = max(range(scale.ndim), key=lambda d: scale.shape[d]) + x.type.rank - scale.ndim
-        if max(scale.shape) != scale.size:
-            raise GraphError("QuantizeLinear has one scale, or one for each slice of an axis; give scales of one axis.")
-    scales = scale.astype(np.float32).reshape(() if axis is None else (-1,))
-    zeros = np.broadcast_to(zero, scale.shape).reshape(scales.shape).astype(np.int8)
+    x, product = quantized_source(node), node.inputs[0]  # product: (clip(round(x/scale) + zero) - zero)·scale
+    (scales, axis), (zero, _) = (_numbers(n, states) for n in (product.inputs[1], product.inputs[0].inputs[1]))
+    zeros = np.broadcast_to(zero, scales.shape).astype(np.int8)
     names = [e.constant(scales), e.constant(np.ascontiguousarray(zeros))]
     attributes = {} if axis is None else {"axis": axis}
     if isinstance(x.attrs, at.StateAttrs) and x.attrs.name in states:
         weight = np.asarray(states[x.attrs.name], np.float32)
-        whole = np.clip(np.rint(weight / scale.astype(np.float32)) + zero, LOW, HIGH).astype(np.int8)
+        along = scales if axis is None else scales.reshape([-1 if d == axis else 1 for d in range(weight.ndim)])
+        whole = np.clip(np.rint(weight / along) + zero, LOW, HIGH).astype(np.int8)
         return e.add("DequantizeLinear", [e.constant(whole), *names], attributes)
     rounded = e.add("QuantizeLinear", [value(e, x), *names], attributes)
     return e.add("DequantizeLinear", [rounded, *names], attributes)
 
 
-def _number(node: ir.Node, states: Mapping[str, Array]) -> Array:
+def _numbers(node: ir.Node, states: Mapping[str, Array]) -> tuple[Array, int | None]:
+    """One number, or a vector and its axis: the value of an expression of states that a product broadcasts."""
+    axes = tuple(range(node.type.rank))
+    if isinstance(node.attrs, at.ExpandAttrs):
+        axes, (node,) = node.attrs.axes, node.inputs
+    numbers = _evaluate(node, states).astype(np.float32)
+    if numbers.size == 1:
+        return numbers.reshape(()), None
+    if max(numbers.shape) != numbers.size:
+        raise GraphError("QuantizeLinear has one scale, or one for each slice of an axis; give scales of one axis.")
+    return numbers.reshape(-1), axes[numbers.shape.index(numbers.size)]
+
+
+def _evaluate(node: ir.Node, states: Mapping[str, Array]) -> Array:
     """The value of an expression of states, as evaluation computes it."""
     graph = evaluation_graph(ir.IRGraph((ir.Output("value", node),), (), ()))
     if graph.leaves("input"):
