@@ -31,6 +31,7 @@ from wholestep.compiler.backend import LoadContext
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, PARTS, SHARED, CCompiler
 from wholestep.compiler.backends.cpu.runtime.device import CpuDevice
+from wholestep.compiler.backends.cpu.runtime.library import CALLING_THREAD
 from wholestep.compiler.backends.cpu.runtime.program import CpuProgram
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir.types import evaluate
@@ -204,7 +205,8 @@ class EmulatedProgram(CpuProgram):
             memory.append(np.zeros(buffer.bytes, np.uint8))
             memory[-1][: view.size] = view
         scalars, dims = list(self._scalars)[: len(plan.scalars)], list(self._dims)[: len(plan.symbols)]
-        self.emulated.execute(memory, dims, scalars, self.threads, call.seed, call.step)
+        threads = 1 if self.threads == CALLING_THREAD else self.threads
+        self.emulated.execute(memory, dims, scalars, threads, call.seed, call.step)
         for buffer, view, flat in zip(plan.pointer_buffers(), views, memory, strict=True):
             if buffer.space is not Space.INPUT:
                 view[:] = flat
