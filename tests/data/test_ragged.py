@@ -143,12 +143,12 @@ WRONG: dict[str, tuple[Any, type[WholestepError], str]] = {
     "word": (lambda: Ragged(SEQUENCES, "previous"), UsageError, "'next'"),
     "targets": (lambda: Ragged(SEQUENCES, SEQUENCES[1:]), ShapeError, "lengths"),
     "labels": (lambda: Ragged(SEQUENCES, np.zeros(3)), ShapeError, "12 sequences"),
-    "both": (lambda: Ragged(SEQUENCES, {"a": SEQUENCES, "b": np.zeros(12)}), UsageError, "not some of both"),
+    "both": (lambda: Ragged(SEQUENCES, {"a": SEQUENCES, "b": np.zeros(12)}), UsageError, "all must be alike"),
     "weights": (lambda: Ragged(SEQUENCES, "next", sample_weight=[1.0]), ShapeError, "sample_weight"),
     "inputs": (lambda: Ragged({"a": SEQUENCES, "b": SEQUENCES[::-1]}), ShapeError, "same lengths"),
     "features": (lambda: Ragged([np.zeros((2, 3)), np.zeros((2, 4))]), ShapeError, "different shapes"),
     "missing": (lambda: Ragged(pl.Series([[1, None], [2]])), InputError, "missing"),
-    "offsets": (lambda: Ragged((np.zeros(4), np.array([0, 3]))), InputError, "rise from 0 to 4"),
+    "offsets": (lambda: Ragged((np.zeros(4), np.array([0, 3]))), InputError, "increase from 0 to 4"),
     "single elements": (lambda: Ragged([[1], [2]], "next").table, InputError, "none to predict"),
 }
 
@@ -278,8 +278,8 @@ def test_balanced_classes_are_counted_without_padding() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "privacy": ({"privacy": ws.Privacy(noise=1.0, clip=1.0)}, "privacy= protects rows"),
-    "per_row": ({"per_row": ["loss"]}, "per_row= is about rows"),
+    "privacy": ({"privacy": ws.Privacy(noise=1.0, clip=1.0)}, "privacy= protects single rows"),
+    "per_row": ({"per_row": ["loss"]}, "per_row= measures single rows"),
 }
 
 

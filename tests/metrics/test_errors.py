@@ -52,7 +52,7 @@ def test_the_same_errors_inside_the_step_at_the_users_line() -> None:
     with pytest.raises(OptionError, match=r"give the number of classes, classes=10"):
         M.ConfusionMatrix().record(g, labels, labels)
     with pytest.raises(
-        OptionError, match=r"stores every score of an epoch, and its number of rows is not known: give it, capacity=len"
+        OptionError, match=r"stores every score of an epoch, so it needs the number of rows: give it, capacity=len"
     ):
         M.RocAuc().record(g, scores, labels)
     with pytest.raises(ShapeError, match=r"the loss tracker takes the loss, one number"):

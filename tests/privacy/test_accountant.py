@@ -53,11 +53,11 @@ def test_phases_add_up_and_no_noise_is_no_privacy() -> None:
 @pytest.mark.parametrize(
     ("settings", "pattern"),
     [
-        ({}, r"give epsilon=, what the run may spend, or noise="),
-        ({"epsilon": 3, "noise": 1.0}, r"give epsilon=, what the run may spend, or noise="),
-        ({"epsilon": -1}, r"epsilon is a number above 0; received -1"),
-        ({"noise": -1.0}, r"noise is a number of at least 0; received -1"),
-        ({"epsilon": 3, "delta": 1.5}, r"delta is a probability below 1; received 1\.5"),
+        ({}, r"give either epsilon=, the bound for the run, or noise="),
+        ({"epsilon": 3, "noise": 1.0}, r"give either epsilon=, the bound for the run, or noise="),
+        ({"epsilon": -1}, r"epsilon must be a number above 0; received -1"),
+        ({"noise": -1.0}, r"noise must be a number of at least 0; received -1"),
+        ({"epsilon": 3, "delta": 1.5}, r"delta must be a probability below 1; received 1\.5"),
     ],
 )
 def test_settings_outside_their_range_are_refused(settings: dict[str, Any], pattern: str) -> None:
@@ -69,7 +69,7 @@ def test_draws_outside_the_capacity_are_too_rare_to_matter() -> None:
     assert capacity_for(60_000, 256 / 60_000) == 426
     assert chance_outside(60_000, 256 / 60_000) < 1e-19
     assert capacity_for(100, 0.9) == 100
-    with pytest.raises(OptionError, match="batch_size=4 a random draw has no rows too often"):
+    with pytest.raises(OptionError, match="batch_size=4 a random batch is empty too often"):
         ws.Privacy(epsilon=3).for_run(1000, 4, 250)
-    with pytest.raises(UsageError, match="needs a run, whose epochs determine the noise"):
+    with pytest.raises(UsageError, match=r"is for ws\.fit, whose number of steps determines the noise"):
         ws.Privacy(epsilon=3).for_batches(32)

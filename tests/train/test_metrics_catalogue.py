@@ -355,7 +355,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "rows of a stream": (
         lambda: fit("spearman", data=Batches(X, numbers(ROWS))),
         OptionError,
-        r"spearman stores every row of an epoch, and its number of rows is not known: give it, capacity=len\(x\)",
+        r"spearman stores every row of an epoch, so it needs the number of rows: give it, capacity=len\(x\)",
     ),
     "too little room": (
         lambda: fit(M.Spearman(capacity=5)),

@@ -313,7 +313,7 @@ def test_questions_that_a_run_cannot_answer(script: Path) -> None:
     Path("text.npy").write_text("no numbers")
     np.savez("two.npz", a=np.zeros(2), b=np.zeros(2))
     for arguments, expected in (
-        (["evaluate", "--best", "val_acuracy"], "has the number 'val_acuracy'; they have: loss, accuracy, val_loss"),
+        (["evaluate", "--best", "val_acuracy"], "has logged 'val_acuracy'; they have logged loss, accuracy, val_loss"),
         (["evaluate", "--best", "val_loss", "--mode", "up"], "mode must be 'min' or 'max'; received 'up'"),
         (["predict", "absent.npy"], "absent.npy: No such file or directory"),
         (["predict", "text.npy"], "text.npy is not a complete .npy file of numbers: "),

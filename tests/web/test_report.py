@@ -155,7 +155,7 @@ def test_a_report_says_what_it_cannot_read(tmp_path: Path) -> None:
         (tmp_path / f"step-0000000{number}").mkdir()
     code, text = report(tmp_path)
     assert code == 1
-    assert "is whole: " in text
+    assert "is intact: " in text
     assert text.count("is not a checkpoint: there is no manifest.json in it") == 2
     assert not list(tmp_path.glob("*.html"))
 

@@ -51,7 +51,7 @@ def name_setting_in_errors(path: Path | None, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_script_settings_in_errors(path: Path | None, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Append the file's settings to errors of a script's build(): only build() can tell which one is wrong."""
+    """Append the file's settings to an error that a script's build() raises, since any of them may be its cause."""
     try:
         yield
     except WholestepError as error:

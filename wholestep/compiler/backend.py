@@ -188,7 +188,7 @@ class Epoch:
     first: int = 0  # the first update to run
     most: int | None = None  # updates to run; None: all
     every: int | None = None  # updates of a range; None: by time alone
-    kept: dict[object, Any] = field(default_factory=dict)  # cache of programs, shared by the epochs of the run
+    program_caches: dict[object, Any] = field(default_factory=dict)  # program -> its cache, shared by epochs of a run
 
     @property
     def end(self) -> int:

@@ -124,7 +124,7 @@ FLATTEN, SHARD = with_target(merge_batch_axes), with_target(shard_optimizer_stat
 
 STAGES = (
     # Composites that the user wrote as formulas are recognised; unstable formulas are replaced by stable ones.
-    # First attention: the e-graph knows no laws of half types, and no reshapes between scores and their masks.
+    # Attention comes before the e-graph, which has no rules for half types and for reshapes between scores and masks.
     Stage("optimize_forward", (recognize_attention,), egraph=True),
     # No gradient, call or stop_gradient nodes are left: the step is one graph of ordinary nodes.  If several ranks
     # compute it, it is the graph of one rank, with its collectives.

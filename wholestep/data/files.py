@@ -132,7 +132,7 @@ Lines = list[tuple[int, list[str]]]  # number of the line, its cells
 
 
 def split_header(path: Path_, lines: Lines, header: bool | None) -> tuple[list[str], Lines]:
-    """The column names and the lines of data, each with as many cells; without a header names are "0", "1", …"""
+    """The column names, and the lines of data, with one cell per column; without a header names are "0", "1", …"""
     if header is None:
         header = not lines or _is_header(path, [cell.strip() for cell in lines[0][1]])
     if len(lines) <= header:

@@ -111,8 +111,8 @@ class Poisson:
             if all(0 < len(batch) <= self.capacity for batch in batches):
                 return batches
         raise OptionError(
-            f"Poisson: batches of {self.batch_size} of {count} rows are empty, or above {self.capacity}, in every draw "
-            "of an epoch; choose a larger batch_size."
+            f"Poisson: with batch_size={self.batch_size} of {count} rows, every draw of an epoch has a batch that is "
+            f"empty or has more than {self.capacity} rows; choose a larger batch_size."
         )
 
 

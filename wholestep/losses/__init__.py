@@ -1,9 +1,9 @@
-"""Losses: scalar tensors of the form numerator / denominator, so that micro-batches can be summed to one batch.
+"""Losses: scalar tensors of the form numerator / denominator, so that a batch can be computed in micro-batches.
 
-Element-wise losses divide by elements; cross entropy and KL sum over classes (the last axis) and divide by rows.
-Losses take raw scores if possible, and `reduction="mean"`, `"sum"` or `"none"`; `sample_weight` has the weights of
-rows.  Numbers such as `delta` or `label_smoothing` are runtime scalars: changing one never recompiles.  Dice and
-InfoNCE are not separable by rows.
+Element-wise losses are averaged over elements; cross entropy and KL sum over classes (the last axis) and are averaged
+over rows.  Losses take raw scores if possible, `reduction="mean"`, `"sum"` or `"none"`, and row weights as
+`sample_weight`.  Numbers such as `delta` or `label_smoothing` are runtime scalars: changing one never recompiles.  Dice
+and InfoNCE are not separable by rows.
 """
 
 from wholestep.lazy import Exports

@@ -34,7 +34,7 @@ def value_and_grad(
         loss: a function of this module (or of your own), a `Loss`, its description, or a name.
         prediction: an array of floats; float64 arrays and lists are computed in float64.
         target: the target; floats are cast to the prediction's dtype.
-        options: options of the loss; arrays among them (`sample_weight=`) are given like the target.
+        options: options of the loss; `sample_weight=` and other arrays may be arrays or lists, like the target.
 
     Example: `ws.losses.value_and_grad("mse", [0.8, 0.3, 0.5], [1.0, 0.0, 0.5])[0]`.
     """
@@ -51,7 +51,7 @@ class LossValue(float):
 
     program: LossProgram
     arrays: Mapping[str, Array]
-    prediction: Any  # the argument itself
+    prediction: Any  # the argument as the caller passed it
 
     def item(self) -> float:
         """The value as a plain float."""
@@ -114,7 +114,7 @@ class LossProgram:
 
 
 def _capacity(prediction: Array) -> int | None:
-    """Rows rounded up to a power of two, so that other batches need no recompile; None: there is no batch axis."""
+    """The number of rows, rounded up to a power of two so that few programs are compiled; None without a batch axis."""
     return None if prediction.ndim < 2 else 1 << max(len(prediction) - 1, 0).bit_length()
 
 

@@ -50,13 +50,13 @@ def cross_entropy(
 
     Args:
         logits: (..., classes), or (rows, classes, ...) as in torch, depending on the shape of the target.
-        target: class indices of an integer dtype in the shape of the logits without their classes (a column (rows, 1)
-            will do for (rows,)), or probabilities of the logits' shape and dtype.
-        ignore_index: rows with this index count neither above nor below the line.
+        target: class indices of an integer dtype in the shape of the logits without the class axis ((rows, 1) is
+            accepted for (rows,)), or probabilities of the logits' shape and dtype.
+        ignore_index: rows with this index are left out of the numerator and the denominator.
         label_smoothing: s turns the target t into (1 - s)·t + s / classes (Szegedy et al., 2016).
-        class_weight: (classes,); class c counts that much.  A mean over class indices divides by the weights of the
-            rows' classes, a mean over probabilities by rows, as torch does.  If no row counts, the loss is not finite.
-        sample_weight: (...); a row counts that much above and below the line.
+        class_weight: (classes,), the weight of each class.  With class indices a mean divides by the sum of the
+            weights, with probabilities by the number of rows, as in torch.  If no row counts, the loss is not finite.
+        sample_weight: (...), the weight of each row in the numerator and the denominator.
         axis: the class axis, if shapes are ambiguous: logits (4, 3, 3) with labels (4, 3), and probabilities of more
             than two axes.
 
@@ -89,15 +89,16 @@ def cross_entropy(
 
 
 def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
-    """-log softmax(logits) at the labels, classes last: one number for each row."""
+    """-log softmax(logits) at the labels, one number for each row; the class axis is the last."""
     return Tensor(record("cross_entropy", [logits.node, labels.node]), common_graph(logits, labels))
 
 
 def _smooth_labels(
     rows: Tensor, logits: Tensor, label_weights: Tensor | None, smoothing: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """The label-smoothed loss (1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose class has weight 0 keeps
-    the second term.
+    """The label-smoothed loss (1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]).
+
+    If the class of a row has weight 0, the row still has the second term.
     """
     logs = fn.log_softmax(logits)
     spread = -(logs if weights is None else logs * weights).sum(-1)

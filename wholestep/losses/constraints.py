@@ -1,8 +1,8 @@
 """Logical constraints as terms of a loss: truth values between 0 and 1, composed by product logic.
 
-With independent events, conjunction and disjunction of probabilities are those of the events.  A constraint that a
-model should satisfy adds -log(truth) to the loss (arXiv:1711.11157 is the exact form of it); its weight is a runtime
-scalar if the loss is a dict of parts: `loss_weights={"symmetry": 0.1}`.
+For probabilities of independent events, these are the probabilities of their conjunction and disjunction.  A constraint
+that a model should satisfy adds -log(truth) to the loss (for dependent events arXiv:1711.11157 has the exact form); its
+weight is a runtime scalar if the loss is a dict of parts: `loss_weights={"symmetry": 0.1}`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import DTypeError, UsageError
 from wholestep.losses.shared import reduce
 
-_LEAST = 1e-30  # the truth value of what is false: its loss is 69
+_LEAST = 1e-30  # the truth value of a false statement, whose loss is therefore 69
 
 
 def soft_not(truth: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.losses.forms import answers
 from wholestep.losses.shared import Number, Target, match_target, on_arrays, option, reduce
 
-FAR = 1e30  # larger than any distance of two vectors
+FAR = 1e30  # larger than any distance between two vectors
 _EPS = 1e-6  # added to every difference, as in torch
 
 
@@ -30,7 +30,7 @@ def triplet_margin_loss(
 
     Args:
         anchor, positive, negative: vectors (..., features) of one shape.
-        p: 1 or 2, which length is meant.
+        p: the norm, 1 or 2.
         swap: use the positive in place of the anchor if it is nearer to the negative (Balntas et al., 2016).
 
     Example: `ws.losses.triplet_margin_loss(x, x * 1.1, -x)`.

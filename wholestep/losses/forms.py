@@ -1,8 +1,8 @@
-"""How scores and targets of a classifier correspond, what a loss records about them for metrics, and the linter.
+"""How a classifier's scores and targets correspond; what a loss records about this for metrics and the linter.
 
-*Multi-class*: scores have a class axis, of which one is correct; the other axes are rows.  *Binary*: each score has a
-target of its own, 0 or 1.  A loss records which of the two it is (`takes_as`), and a metric of the same output follows
-it.  An axis of size 1 is never a class axis.
+*Multi-class*: scores have a class axis, along which one class is correct; the other axes are rows.  *Binary*: each
+score has a target of its own, 0 or 1.  A loss records its interpretation (`takes_as`), which metrics of the same output
+then use.  An axis of size 1 is never a class axis.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def takes_as(scores: Tensor, meaning: Meaning) -> None:
 
 
 def class_axis(name: str, scores: Shape, target: Shape, axis: int | None = None) -> int:
-    """The class axis: the given one, or the one without which the scores have the target's shape.
+    """The class axis: the given one, or the axis whose removal from the scores gives the target's shape.
 
-    That may be the last, as in language models, or axis 1, as in torch; if both are possible, it must be given.
+    It may be the last, as in language models, or axis 1, as in torch; if both are possible, it must be given.
     """
     last = len(scores) - 1
     if axis is not None:
@@ -84,7 +84,7 @@ def classes_last(scores: Tensor, axis: int) -> Tensor:
 
 
 def class_numbers(loss: str, scores: Tensor, labels: Tensor) -> Tensor:
-    """The class indices in the shape of the rows of scores whose class axis is last."""
+    """Class indices in the shape of the rows: that of the scores without their last axis, the classes."""
     rows = scores.shape[:-1]
     if not _is_row_of(labels.shape, rows):
         fail(
@@ -106,7 +106,7 @@ def need_classes(loss: str, scores: Shape, axis: int) -> None:
 
 
 def class_weights(loss: str, scores: Tensor, class_weight: Target | None) -> Tensor | None:
-    """The weights of classes in the dtype of the scores, whose last axis is the classes; None without weights."""
+    """The weights of classes in the dtype of the scores (classes last); None without weights."""
     if class_weight is None:
         return None
     weights = as_tensor(class_weight)

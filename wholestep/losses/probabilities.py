@@ -40,9 +40,9 @@ def nll_loss(
     Args:
         log_probabilities: (..., classes), or (rows, classes, ...), depending on the shape of the target.
         target: class indices of an integer dtype.
-        ignore_index: rows with this index count neither above nor below the line.
-        class_weight: (classes,); class c counts that much, above and below the line.
-        sample_weight: (...); a row counts that much.
+        ignore_index: rows with this index are left out of the numerator and the denominator.
+        class_weight: (classes,), the weight of each class in the numerator and the denominator.
+        sample_weight: (...), the weight of each row.
 
     Example: `ws.losses.nll_loss(ws.log_softmax(logits), labels)` is `ws.losses.cross_entropy(logits, labels)`.
     """

@@ -33,7 +33,7 @@ def rmse_loss(prediction: Tensor, target: Target, *, sample_weight: Tensor | Non
     error = prediction - match_target("rmse_loss", prediction, target)
     mean = reduce("rmse_loss", error * error, "mean", sample_weight)
     wrong = mean > 0.0
-    # The inner `where` keeps the root's infinite gradient at 0 out of the chain rule.
+    # The inner `where` keeps the infinite gradient of the root at 0 out of the product 0 · inf.
     return fn.where(wrong, fn.where(wrong, mean, 1.0).sqrt(), 0.0)
 
 
@@ -240,5 +240,5 @@ def _normal(prediction: Tensor, variance: Tensor | None, eps: float) -> tuple[Te
 
 
 def _no_less_than(x: Tensor, low: float) -> Tensor:
-    """max(x, low) with gradient 1 everywhere: values below the bound can recover."""
+    """max(x, low) with gradient 1 everywhere, so that values below the bound can recover."""
     return fn.where(x > low, x, (x - fn.stop_gradient(x)) + low)

@@ -31,16 +31,16 @@ def ctc_loss(
 ) -> Tensor:
     """The negative log-probability of the labels, summed over all alignments (Graves et al., 2006).
 
-    A step writes a class or the blank; adjacent equal classes are one label.  The mean divides each row by the
-    number of its labels first, as in torch.
+    Each time step has a class or the blank; adjacent equal classes are one label.  A mean divides the loss of each row
+    by its number of labels first, as in torch.
 
     Args:
         logits: (rows, time, classes), raw scores or log-probabilities.
         target: (rows, labels), integers, padded at the end with the blank or with negative numbers.
-        input_lengths: (rows,), how many steps of a row count; all unless given.
-        target_lengths: (rows,), how many labels a row has; up to its padding unless given.
+        input_lengths: (rows,), the number of time steps of each row; by default all.
+        target_lengths: (rows,), the number of labels of each row; by default those before its padding.
         blank: the index of the blank class.
-        zero_infinity: rows whose labels do not fit into their time have the loss 0 instead of an infinite one; their
+        zero_infinity: rows with too few time steps for their labels have the loss 0 instead of an infinite one; their
             gradient is 0 either way.
 
     Example: `ws.losses.ctc_loss(x.reshape(2, 2, 3), labels.reshape(2, 2))`.

@@ -55,10 +55,9 @@ def match_target(loss: str, prediction: Tensor, target: Target) -> Tensor:
 
 
 def reduce(loss: str, values: Tensor, reduction: str, sample_weight: Tensor | None = None) -> Tensor:
-    """Reduce the values as `reduction` says: unchanged, their sum, or their mean; rows (leading axes) count by their
-    weight.
+    """Reduce the values by `reduction`: unchanged, their sum or their mean, with a weight for each row (leading axes).
 
-    The weighted mean is Σ w·v / Σ w over elements: a weight of 2 is the same row twice.
+    The weighted mean is Σ w·v / Σ w over elements: a weight of 2 has the effect of the same row twice.
     """
     if reduction not in REDUCTIONS:
         fail(OptionError, f"reduction is 'mean', 'sum' or 'none'; received {reduction!r}.")

@@ -24,7 +24,7 @@ from wholestep.losses.forms import (
 )
 from wholestep.losses.shared import Number, Target, match_target, on_arrays, option, reduce
 
-_FAR = 1e9  # further down than any similarity divided by a temperature
+_FAR = 1e9  # subtracted to mask a score: more than any similarity divided by a temperature
 _EPS = 1e-12  # added to the squared length, as in torch: a zero vector has the cosine 0
 
 
@@ -43,8 +43,8 @@ def cosine_embedding_loss(
     Args:
         prediction: vectors (..., features).
         target: the vectors to compare them with, of the same shape.
-        similar: (...), 1 for similar and -1 for dissimilar pairs; all do when None.
-        margin: between -1 and 1: how similar vectors that do not belong together may be.
+        similar: (...), 1 for similar and -1 for dissimilar pairs; None: all are similar.
+        margin: between -1 and 1: the largest cosine of a dissimilar pair without a penalty.
 
     Example: `ws.losses.cosine_embedding_loss(x, x * 2.0)`.
     """
@@ -176,8 +176,8 @@ def info_nce_loss(
 def supervised_contrastive_loss(
     embeddings: Tensor, labels: Target, temperature: Number = 0.1, reduction: str = "mean"
 ) -> Tensor:
-    """-mean over the other rows p of its class of log(exp(zᵢ·zₚ/T) / Σ exp(zᵢ·zₐ/T) over all other rows a), averaged
-    over rows that have such a p (arXiv:2004.11362); z are unit vectors.
+    """For row i, -log(exp(zᵢ·zₚ/T) / Σ exp(zᵢ·zₐ/T) over all other rows a), averaged over the other rows p of its
+    class; then averaged over rows that have such a p (arXiv:2004.11362).  The z are unit vectors.
 
     Rows are compared with each other: the loss is not separable, and a batch cannot be split.
 

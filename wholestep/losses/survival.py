@@ -14,8 +14,8 @@ from wholestep.losses.shared import Target, on_arrays, reduce
 def cox_loss(risk: Tensor, target: Target, reduction: str = "mean") -> Tensor:
     """log Σ exp(riskⱼ) over the rows j at risk, minus riskᵢ, averaged over the events i (Cox, 1972; ties as Breslow's).
 
-    At risk at the time of an event are the rows whose time is the same or later.  The loss compares rows: it is not
-    separable, and a batch is a sample of the risk sets; large batches are better.
+    The rows at risk at the time of an event are those whose time is the same or later.  The loss compares rows: it is
+    not separable, and risk sets contain rows of the batch only, so large batches are better.
 
     Args:
         risk: the logarithm of the relative hazard, (rows,) or (rows, 1).

@@ -21,7 +21,7 @@ LossFunction = Callable[..., Tensor]
 class LossEntry:
     """A row of the table; a non-separable loss cannot be computed from parts of a batch."""
 
-    home: str  # file and function; only the file of the requested loss is loaded
+    home: str  # "file.function"; only the file of the requested loss is imported
     aliases: tuple[str, ...]
     separable: bool = True
     takes_classes: bool = False  # may its targets be class indices?

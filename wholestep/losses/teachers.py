@@ -52,7 +52,7 @@ def feature_distillation_loss(
     directions agree, whatever their scales are.
 
     Args:
-        features: (rows, ...); all that belongs to a row is one vector.
+        features: (rows, ...); the elements of a row are flattened to one vector.
         teacher: features of the same shape.  For features of another width, give the student a linear layer; to compare
             values instead of directions, use "mse".
 

@@ -85,8 +85,8 @@ class Accuracy(RightRows):
 class TopKAccuracy(RightRows):
     """The fraction of rows whose class is among the `k` highest scores.
 
-    Scores are `(..., C)`, targets classes, or probabilities of which the largest counts.  Among equal scores the class
-    that comes first is better, so that `k=1` is `Accuracy`; a row whose own score is NaN is wrong.
+    Scores are `(..., C)`; targets are classes, or probabilities, whose largest one is the class.  Among equal scores
+    the lower class is better, so that `k=1` is `Accuracy`; a row is wrong if the score of its class is NaN.
 
     Example: `ws.metrics.TopKAccuracy(k=5)`.
     """

@@ -63,7 +63,7 @@ class BalancedAccuracy(OfCounts):
 class MCC(OfCounts):
     """Matthews' correlation coefficient (Gorodkin, 2004, for several classes): 1 perfect, 0 chance, -1 the opposite.
 
-    0 where all rows have one class, or were given one.
+    It is 0 if all targets, or all predictions, are the same class.
 
     Example: `ws.metrics.MCC()`.
     """

@@ -1,4 +1,4 @@
-"""Functions of arrays and tensors alike: the formula of a metric is written once, evaluated by NumPy or recorded."""
+"""Functions of arrays and tensors alike: a metric's formula is written once, and evaluated by NumPy or recorded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sigmoid(x: X) -> X:
 
 
 def softmax(x: X) -> X:
-    """The probabilities of classes, which are the last axis."""
+    """Softmax over the last axis, the classes."""
     return fn.softmax(x) if isinstance(x, Tensor) else np.asarray(np.exp(log_softmax(x)))
 
 
@@ -44,12 +44,12 @@ def log_softmax(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def cumsum(x: X) -> X:
-    """Running sums along the last axis."""
+    """Cumulative sums along the last axis."""
     return fn_cumsum(x, -1) if isinstance(x, Tensor) else np.asarray(x.cumsum(-1))
 
 
 def ordered_by(values: X, scores: X) -> X:
-    """Each row of the values in the order of decreasing scores; equal scores keep their order."""
+    """Each row of `values`, sorted by decreasing scores; equal scores keep their order."""
     if isinstance(values, Tensor):
         return take_along_axis(values, argsort(scores, -1, descending=True), -1)
     return np.take_along_axis(values, np.argsort(-scores, -1, kind="stable"), -1)

@@ -31,7 +31,7 @@ Result = float | Array
 
 @dataclass(eq=False)
 class Metric(ABC):
-    """A number (or array) computed from predictions and targets, independent of the batches.
+    """A number (or array) computed from predictions and targets, which does not depend on how rows form batches.
 
     `name` is the name of results and states; two metrics of one session need two names.  With `takes_loss` the
     "prediction" of `record` is the loss itself.  `higher_is_better` is the direction for callbacks that monitor the
@@ -71,7 +71,7 @@ class Metric(ABC):
         """The metric from its parts (`"correct"`, `"total"`); NaN if nothing was counted."""
 
     def joined(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-        """Merge the parts of two sets of rows: tensors or arrays.  By default they are added."""
+        """Merge the parts of two sets of rows, tensors or arrays; the default adds them."""
         return {part: old[part] + new[part] for part in new}
 
     # -- inside the step -----------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Metric(ABC):
             graph.update(old[part], value)
 
     def told(self, meaning: Meaning | None) -> Self:
-        """The metric with the meaning that the loss gives to the prediction; without one, the metric itself."""
+        """The metric with the loss's interpretation of the prediction; the metric itself if the loss has none."""
         if meaning is None:
             return self
         out = self.copy()
@@ -128,11 +128,11 @@ class Metric(ABC):
         self._join(self.measure(*arrays))
 
     def compute(self) -> Result:
-        """The metric over everything counted; NaN before any update."""
+        """The metric over all rows counted so far; NaN before any update."""
         return self.result(self._states) if self._states else float("nan")
 
     def reset(self) -> None:
-        """Discard everything that was counted."""
+        """Discard all counts."""
         self._states = {}
 
     def merge(self, other: Self) -> None:

@@ -25,13 +25,13 @@ def _row_weights(metric: str, weight: X, values: X) -> tuple[X, X]:
 
 
 def _join_weights(old: dict[str, Any], new: dict[str, Any]) -> tuple[Any, Any]:
-    """The total weight of two sets of rows, and the fraction of it that the new rows have."""
+    """The total weight of two sets of rows, and the new rows' fraction of it."""
     total = old["weight"] + new["weight"]
     return total, new["weight"] / maximum(total, _TINY)
 
 
 def _explained_share(error: Array, spread: Array) -> Array:
-    """1 - error/spread of each column; where the targets are constant, 1 without errors and 0 with errors."""
+    """1 - error/spread of each column; for constant targets 1 if there are no errors, else 0."""
     constant = spread == 0
     explained = 1.0 - error / np.where(constant, 1.0, spread)
     return np.asarray(np.where(constant, (error == 0).astype(np.float64), explained))
@@ -187,8 +187,8 @@ class Pearson(Paired):
 class Spearman(KeptRows):
     """Spearman's correlation: Pearson's correlation of the ranks (mean ranks for ties), averaged over columns.
 
-    A row of weight w counts as w rows.  Ranks are of the whole epoch, whose rows are kept: `capacity` is their number,
-    which `fit` knows.
+    A row of weight w counts as w rows.  Rows are ranked within the whole epoch and therefore stored; `capacity` is
+    their number, which `fit` sets.
 
     Example: `ws.metrics.Spearman()`.
     """

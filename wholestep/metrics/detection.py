@@ -63,13 +63,13 @@ class MeanAveragePrecision:
     """COCO's mean average precision of detected boxes: over IoU thresholds .50:.95, by class, area and number of
     detections.
 
-    Images have different numbers of boxes, so it counts on arrays, outside of a step: `update` with what a model
-    predicted, `compute` at the end of an epoch.
+    Images have different numbers of boxes, so it is computed from arrays, outside of a step: call `update` with
+    predictions and `compute` at the end of an epoch.
 
     Args:
         box_format: "xyxy" for corners, "xywh" for COCO's corner and size.
         iou_thresholds: least overlaps of a matching detection; COCO's ten by default.
-        max_detections: that count of an image and class, by score; the largest is used for the mAP.
+        max_detections: limits on the detections per image and class, best scores first; mAP uses the largest.
 
     Example: `ws.metrics.MeanAveragePrecision(box_format="xywh")`, then
     `metric.update([{"boxes": boxes, "scores": scores, "labels": labels}], [{"boxes": truth, "labels": classes}])` for
@@ -279,7 +279,7 @@ class PrecisionRecall:
 
 
 def _mean(values: Sequence[Array]) -> float:
-    """The mean of all values that are not NaN; NaN without any."""
+    """The mean of all values that are not NaN; NaN if there are none."""
     flat = np.concatenate([np.zeros(0), *map(np.ravel, values)])
     flat = flat[~np.isnan(flat)]
     return float(flat.mean()) if flat.size else float("nan")

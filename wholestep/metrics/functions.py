@@ -68,9 +68,9 @@ class OfFunction(Metric):
 class Function(OfFunction, Mean):
     """The mean over an epoch of a function of (prediction, target), which is recorded in the step like a loss.
 
-    It may give a value for each row (or each element of a row), a number or True and False: these are averaged over all
-    rows of the epoch, by their weights where the data has some.  Or one number: a mean, `….mean()`, whose sum and count
-    add up exactly, or any other, which counts by the rows of its batch.
+    It may return a value for each row (or each element of a row), a number or a boolean: these are averaged over all
+    rows of the epoch, with the data's weights if it has any.  Or it may return one number per batch: of a mean,
+    `….mean()`, sum and count are added up, which is exact; any other number is weighted by the rows of its batch.
 
     Args:
         function: of the prediction and the target, tensors; with a third argument `sample_weight` where it weighs rows
@@ -151,8 +151,8 @@ class Function(OfFunction, Mean):
 class OverEpoch(KeptRows, OfFunction):
     """A function of NumPy arrays, called once on all predictions and targets of an epoch.
 
-    They are kept as `ws.metrics.RocAuc` keeps scores: in states of `capacity` rows, which `fit` knows.  It gives a
-    number or an array.
+    They are stored in states of `capacity` rows, as in `ws.metrics.RocAuc`; `fit` sets the capacity.  The function
+    returns a number or an array.
 
     Args:
         function: of predictions and targets, arrays of all rows; with a third argument `sample_weight` where it takes

@@ -77,7 +77,7 @@ class OfProbabilities(OfScores):
         return sigmoid(x) if seen.form is PredictionForm.EACH else softmax(x)
 
     def amounts(self, seen: Seen[Any], values: Any, weight: Any) -> Any:
-        """The weight of each counted item, of which `values` has one, in float64; 0 for an ignored class."""
+        """The weight of each counted item in float64, in the shape of `values`; 0 for an ignored class."""
         amounts: Any = where(values > -1.0, 1.0, 0.0) if weight is None else self.spread(weight, seen.rows)
         ignored = self.ignored(seen.form)
         amounts = amounts.astype("float64")
@@ -201,8 +201,8 @@ class Brier(OfProbabilities, Mean):
 class ECE(OfProbabilities):
     """The expected calibration error (arXiv:1706.04599): Σ nᵢ/n·|accuracyᵢ - confidenceᵢ| over bins of confidence.
 
-    The confidence of a row is the probability of its predicted class; bins are
-    `bins` equal parts of (0, 1].  Predictions are raw scores, or probabilities with `from_logits=False`.
+    The confidence of a row is the probability of its predicted class; `bins` is the number of equal parts of (0, 1].
+    Predictions are raw scores, or probabilities with `from_logits=False`.
 
     Example: `ws.metrics.ECE(bins=15)`.
     """
@@ -257,11 +257,11 @@ class MCE(ECE):
 
 @dataclass(eq=False)
 class AdaptiveCalibrationError(OfProbabilities, KeptRows):
-    """The adaptive calibration error (arXiv:1904.01685): that of every class, averaged over classes, in bins that hold
-    the same number of rows.
+    """The adaptive calibration error (arXiv:1904.01685): the calibration error of every class, in bins with equal
+    numbers of rows, averaged over classes.
 
-    The bins follow from all probabilities of the epoch, which are kept: `capacity` is the number of its rows, which
-    `fit` knows.  With row weights, bins have the same weight.
+    The bins depend on all probabilities of the epoch, which are stored; `capacity` is the number of rows, which `fit`
+    sets.  With row weights, bins have equal weight.
 
     Example: `ws.metrics.AdaptiveCalibrationError(bins=15)`.
     """
@@ -300,7 +300,7 @@ class AdaptiveCalibrationError(OfProbabilities, KeptRows):
     def _error(self, p: Array, right: Array, weight: Array) -> float:
         order = np.argsort(p, kind="stable")
         p, right, weight = p[order], right[order], weight[order]
-        middle = (np.cumsum(weight) - weight / 2) / weight.sum()  # of each row among all of the weight
+        middle = (np.cumsum(weight) - weight / 2) / weight.sum()  # the quantile of each row
         gaps = np.bincount((middle * self.bins).astype(np.int64).clip(0, self.bins - 1), weight * (right - p))
         return float(np.abs(gaps).sum() / weight.sum())
 

@@ -20,22 +20,22 @@ from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen,
 from wholestep.metrics.row_buffers import KeptRows
 from wholestep.metrics.rows import Reading
 
-NEITHER = -1  # marks a target that is neither positive nor negative
+NEITHER = -1  # code of a target that is neither 0 nor 1
 
 
 @dataclass(eq=False)
 class Ranked(OfScores, KeptRows):
     """The base class of metrics of the ranking of all scores of an epoch.
 
-    Scores are `(...)` for targets 0 and 1, or `(..., C)` for classes `(...)`: two columns are one score, more are
-    compared one class against the others, averaged over classes.  More than two columns are raw scores that become
-    probabilities (softmax) before rows are compared, unless `from_logits=False`.  Each of several labels (N, L) is
-    ranked separately, and the result is their mean.
+    Scores are `(...)` for targets 0 and 1, or `(..., C)` for classes `(...)`.  With two classes the difference of their
+    scores is ranked; with more, each class is ranked against all others, and the result is the mean over classes.  More
+    than two columns are raw scores, and rows are compared by their probabilities (softmax), unless `from_logits=False`.
+    Each of several labels (N, L) is ranked separately, and the result is their mean.
 
-    `capacity` is the number of rows of an epoch, which `fit` knows: see `KeptRows`.
+    `capacity` is the number of rows of an epoch, which `fit` sets: see `KeptRows`.
     """
 
-    kept: ClassVar[str] = "score"
+    stored_item: ClassVar[str] = "score"
 
     from_logits: bool = True
     ignore_index: int | None = field(default=None, kw_only=True)
@@ -258,8 +258,8 @@ class RocCurve(RankedCurve):
     """The ROC curve as an array (3, points): the false positive rate, the true positive rate, and the score threshold,
     in decreasing order; the first point, (0, 0), has the threshold infinity.
 
-    Points between two others on a line are left out, as scikit-learn does.  Rates are NaN where a class has no rows, or
-    all of them.  Of several classes or labels (C, 3, points).
+    Points on the line between two others are omitted, as in scikit-learn.  Rates are NaN if a class has no rows, or
+    all of them.  For several classes or labels the array is (C, 3, points).
 
     Example: `ws.metrics.RocCurve(capacity=1000)`.
     """
@@ -281,7 +281,7 @@ class RocCurve(RankedCurve):
 @dataclass(eq=False)
 class PrecisionRecallCurve(RankedCurve):
     """Precision, recall and the score threshold as an array (3, points), by increasing threshold; the last point, (1,
-    0), has the threshold infinity.  For several classes or labels (C, 3, points).
+    0), has the threshold infinity.  For several classes or labels the array is (C, 3, points).
 
     Example: `ws.metrics.PrecisionRecallCurve(capacity=1000)`.
     """

@@ -25,9 +25,9 @@ from wholestep.metrics.reading import ArrayKind
 class OfLists(Mean):
     """The base class of metrics of one ranked list per row.
 
-    Items are ranked by decreasing score; among equal scores the item that comes first is better.  `k` is the length of
-    the list that counts, None for all items.  An item is relevant if its target is above 0; a query without relevant
-    items has the value 0.
+    Items are ranked by decreasing score; among equal scores the item that comes first is better.  Only the first `k`
+    ranks count; None: all.  An item is relevant if its target is above 0; a query without relevant items has the
+    value 0.
     """
 
     k: int | None = None
@@ -39,7 +39,7 @@ class OfLists(Mean):
 
     @abstractmethod
     def of_ranked(self, relevance: Any, places: Array) -> Any:
-        """The value of each query (N,), from relevances (N, items) in the order of the scores, 0 behind place k."""
+        """The value of each query (N,), from relevances (N, items) by decreasing score; ranks above k do not count."""
 
     def contributions(self, prediction: X, target: X, weight: X | None) -> dict[str, X]:
         shape = prediction.shape
@@ -58,13 +58,13 @@ class OfLists(Mean):
         return where(target > 0.0, 1.0, 0.0 * target)
 
     def _counts(self, places: Array) -> Array:
-        """1 at the first k places, 0 at others."""
+        """1 for the first k ranks, 0 for others."""
         return np.where(places <= (self.k or len(places)), 1.0, 0.0)
 
 
 @dataclass(eq=False)
 class NDCG(OfLists):
-    """Normalized discounted cumulative gain: Σ relevance/log₂(place + 1) over the first k places, divided by the sum of
+    """Normalized discounted cumulative gain: Σ relevance/log₂(rank + 1) over the first k ranks, divided by this sum for
     the best order (Järvelin and Kekäläinen, 2002).  Relevances are numbers of at least 0.
 
     Example: `ws.metrics.NDCG(k=10)`.
@@ -84,7 +84,7 @@ class NDCG(OfLists):
 
 @dataclass(eq=False)
 class MRR(OfLists):
-    """The mean reciprocal rank: 1 / place of the first relevant item; 0 if it is behind place k.
+    """The mean reciprocal rank: 1 / rank of the first relevant item; 0 if its rank is above k.
 
     Example: `ws.metrics.MRR()`.
     """
@@ -113,7 +113,7 @@ class HitRate(OfLists):
 
 @dataclass(eq=False)
 class RetrievalMAP(OfLists):
-    """Mean average precision: the precision at the place of each relevant item, averaged over the relevant items (at
+    """Mean average precision: the precision at the rank of each relevant item, averaged over the relevant items (at
     most k), then over queries.
 
     Example: `ws.metrics.RetrievalMAP()`.

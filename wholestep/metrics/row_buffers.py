@@ -22,11 +22,11 @@ class KeptRows(Metric):
     """The base class of metrics that store rows: buffers whose first axis is the row, and the number of rows.
 
     `capacity` is the number of rows of an epoch: inside a step the buffer is a state of that length, and every step
-    writes its rows into it (`python -m benchmarks metrics`).  `fit` sets `examples` from its data; on arrays buffers
-    grow, and `capacity` may be left out.
+    writes its rows into it (for the cost see `python -m benchmarks metrics`).  `fit` sets `examples` from its data; on
+    arrays buffers grow, and `capacity` may be left out.
     """
 
-    kept: ClassVar[str] = "row"  # what it stores, for error texts
+    stored_item: ClassVar[str] = "row"  # one stored item, for error texts
 
     capacity: int | None = None
     examples: int | None = field(default=None, kw_only=True)
@@ -59,7 +59,7 @@ class KeptRows(Metric):
         if self.examples is None or not isinstance(each, int):
             fail(
                 OptionError,
-                f"{self.name} stores every {self.kept} of an epoch, and its number of rows is not known: give it, "
+                f"{self.name} stores every {self.stored_item} of an epoch, so it needs the number of rows: give it, "
                 "capacity=len(x), or use the metric on arrays.",
             )
         return self.examples * each

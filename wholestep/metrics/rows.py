@@ -55,7 +55,7 @@ class Reading:
 
     @property
     def _no(self) -> float:
-        """The largest target value of the negative class."""
+        """The largest target value that counts as negative."""
         meaning = self.metric.meaning
         return 0.0 if meaning is not None and meaning.signs else 0.5
 
@@ -136,7 +136,7 @@ class ClassRows(Generic[X]):
     actual: X
     counted: X | None
     weight: X | None
-    classes: int | None  # None: predicted classes inside a step do not determine it
+    classes: int | None  # number of classes; None inside a step if predictions are classes, which do not determine it
     questions: int
 
     def amounts(self, hits: X | None = None) -> X:

@@ -136,12 +136,12 @@ def get(metric: MetricLike) -> Metric:
 
 
 def _counts(metric: object) -> bool:
-    """Does it have the methods of a metric on arrays, such as `MeanAveragePrecision`?"""
+    """Does an object have the methods of a metric on arrays, such as `MeanAveragePrecision`?"""
     return hasattr(metric, "update") and hasattr(metric, "compute")
 
 
 def is_one(metrics: object) -> bool:
-    """Is it one metric rather than a list of metrics?"""
+    """Is an argument one metric rather than a list of metrics?"""
     return isinstance(metrics, str | Metric | Mapping) or callable(metrics)
 
 

@@ -1,6 +1,6 @@
 """Metrics of generated sequences, on arrays: edit distance (Levenshtein, 1966), word error rate, BLEU (Papineni, 2002).
 
-Sequences have different lengths, so these metrics count outside of a step: `update` with what a model generated.
+Sequences have different lengths, so these metrics are computed outside of a step: call `update` with generated texts.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ class WER(OfSequences):
 class BLEU(OfSequences):
     """BLEU of a corpus: the geometric mean of the precisions of 1-grams to n-grams, times the brevity penalty.
 
-    An n-gram of a prediction counts at most as often as in the one reference that has most of it; the length of the
-    reference is the one that is nearest to the prediction's, the shorter one of two.  Without a match of some n, the
-    result is 0, unless `smooth` adds 1 to the counts of 2-grams and longer (Lin and Och, 2004).
+    An n-gram of a prediction counts at most as often as in the reference that contains it most often.  The brevity
+    penalty uses the length of the reference nearest in length to the prediction, the shorter one in a tie.  If no
+    n-gram of some n matches, the result is 0, unless `smooth` adds 1 to the counts of 2-grams and longer (Lin and Och,
+    2004).
 
     Args:
         n: the longest n-gram.

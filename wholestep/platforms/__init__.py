@@ -1,7 +1,7 @@
-"""What the package asks of an operating system beyond Python's library: a module per system with the same functions.
+"""Functions of the operating system that Python's library lacks: one module per system, with the same functions.
 
     cores()                      physical cores that this process may run on
-    processor_features()         instruction sets, by Linux's names; processor_name() for a person
+    processor_features()         instruction sets, by Linux's names; processor_name() is the name for reports
     physical_bytes()             memory of the machine; available_bytes() is what is free now
     memory_limit()               of the process's container, or None
     map_memory(size)             private zeroed pages
@@ -10,12 +10,12 @@
     is_own(status)               does a file belong to this user?
     is_open_to_others(status)    can others write to it?
     sync_folder(path)            wait until the entries of a folder are on the disk
-    ending_signals()             by which a user or the system ends a process
-    lower_priority()             of the calling thread
-    after_fork(function)         called in forked children
-    load_code(path)              a shared object, loaded once per process
+    ending_signals()             the signals by which a user or the system ends a process
+    lower_priority()             lowers the priority of the calling thread
+    after_fork(function)         calls a function in forked children
+    load_code(path)              loads a shared object, once per process
 
-The part of the native runtime is `compiler/backends/cpu/native/platform.h`.
+The native runtime's counterpart is `compiler/backends/cpu/native/platform.h`.
 """
 
 from __future__ import annotations

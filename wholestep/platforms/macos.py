@@ -54,7 +54,7 @@ FEATURES = {
 
 
 def cores() -> int:
-    """The fast cores: a slow one would hold up the others at every barrier."""
+    """The number of performance cores: an efficiency core would delay the others at every barrier."""
     return _number("hw.perflevel0.physicalcpu") or _number("hw.physicalcpu") or os.cpu_count() or 1
 
 

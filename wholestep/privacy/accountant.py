@@ -1,8 +1,9 @@
-"""The privacy that steps with noise spend: Rényi divergences of the subsampled Gaussian mechanism.
+"""The privacy budget that noisy steps spend: Rényi divergences of the subsampled Gaussian mechanism.
 
-A step draws every row with probability `rate` (Poisson sampling), and adds noise with a standard deviation of `noise`
-times the largest norm of a row.  Its Rényi divergence of each order is exact (arXiv:1908.10530, sections 3.3); those of
-steps add up, and give (ε, δ) by the conversion of arXiv:2004.00010, proposition 12.
+A step draws every row with probability `rate` (Poisson sampling), and adds noise whose standard deviation is `noise`
+times the clipping norm of a row's gradient.  The Rényi divergence of a step is computed exactly for each order
+(arXiv:1908.10530, section 3.3).  The divergences of steps add up, and are converted to (ε, δ) by proposition 12 of
+arXiv:2004.00010.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from wholestep.errors import OptionError
 from wholestep.records import dataclass
 
 ORDERS = (*(1 + i / 10 for i in range(1, 100)), *range(12, 64), 80, 96, 128, 256, 512)
-SMALLEST_TERM = -30.0  # the logarithm of a term of a series that is left out
+SMALLEST_TERM = -30.0  # a series ends at a term whose logarithm is below this
 LARGEST_NOISE = 1e4
 
 
@@ -31,7 +32,7 @@ class Phase:
 
 
 def renyi_divergence(noise: float, rate: float, order: float) -> float:
-    """The Rényi divergence of one step, of an order above 1.
+    """The Rényi divergence of one step, for an order above 1.
 
     Example: `ws.privacy.renyi_divergence(noise=1.0, rate=0.01, order=8)`.
     """
@@ -46,7 +47,7 @@ def renyi_divergence(noise: float, rate: float, order: float) -> float:
 
 
 def epsilon_of(phases: Phase | Iterable[Phase], delta: float) -> float:
-    """The ε of steps at this δ: the smallest bound over all orders.
+    """The ε that steps spend at this δ: the smallest bound over all orders.
 
     Example: `ws.privacy.epsilon_of(ws.privacy.Phase(noise=1.1, rate=256 / 60000, steps=14062), delta=1e-5)`.
     """
@@ -57,7 +58,7 @@ def epsilon_of(phases: Phase | Iterable[Phase], delta: float) -> float:
         return total + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
     low, high = 0, len(ORDERS) - 1
-    while low < high:  # a convex function over a linear one has one minimum
+    while low < high:  # a convex function divided by a linear one has one minimum
         middle = (low + high) // 2
         low, high = (
             (low, middle) if epsilon_bound(ORDERS[middle]) <= epsilon_bound(ORDERS[middle + 1]) else (middle + 1, high)
@@ -66,7 +67,7 @@ def epsilon_of(phases: Phase | Iterable[Phase], delta: float) -> float:
 
 
 def noise_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """The smallest noise with which the steps spend at most ε, to four digits.
+    """The smallest noise multiplier with which the steps spend at most ε, to four digits.
 
     Example: `ws.privacy.noise_for(epsilon=3, delta=1e-5, rate=256 / 60000, steps=4688)`.
     """
@@ -95,7 +96,7 @@ _divergence = lru_cache(4096)(renyi_divergence)
 
 
 def _integer_moment(noise: float, rate: float, order: float) -> float:
-    """Σₖ C(α, k)·(1 − q)^(α − k)·q^k·exp((k² − k) / 2σ²), which is a finite sum."""
+    """Integer orders: the finite sum Σₖ C(α, k)·(1 − q)^(α − k)·q^k·exp((k² − k) / 2σ²)."""
     k = np.arange(int(order) + 1)
     log_binomial = math.lgamma(order + 1) - np.array([math.lgamma(i + 1) + math.lgamma(order - i + 1) for i in k])
     terms = log_binomial + k * math.log(rate) + (order - k) * math.log1p(-rate) + (k * k - k) / (2 * noise**2)
@@ -103,7 +104,7 @@ def _integer_moment(noise: float, rate: float, order: float) -> float:
 
 
 def _fractional_moment(noise: float, rate: float, order: float) -> float:
-    """The integral in two parts, below and above the point where both densities are equal; each is a series."""
+    """Other orders: an integral split where both densities are equal; each of the two parts is a series."""
     middle = noise**2 * math.log(1 / rate - 1) + 0.5
     logs, signs = list[float](), list[float]()
     coefficient, k = 1.0, 0  # C(α, k)
@@ -129,7 +130,7 @@ def _log_tail(z: float) -> float:
 
 
 def _log_sum(logs: Sequence[float], signs: Sequence[float]) -> float:
-    """log Σ sign·exp(log), whose result is positive."""
+    """log Σ sign·exp(log), for a positive sum."""
     largest = max(logs)
     total = math.fsum(sign * math.exp(log - largest) for log, sign in zip(logs, signs, strict=True))
     return largest + math.log(total)

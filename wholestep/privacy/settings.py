@@ -1,4 +1,4 @@
-"""`Privacy`: what a run may reveal of a row of its training data."""
+"""`Privacy`: the settings of differentially private training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wholestep.errors import OptionError, UsageError
 from wholestep.privacy.accountant import Phase, epsilon_of, noise_for
 from wholestep.records import dataclass
 
-NEGLIGIBLE = 0.01  # the share of δ that draws outside the capacity of a step may take
+NEGLIGIBLE = 0.01  # the probability of batches that do not fit the step must be below this fraction of δ
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Privacy:
     Gaussian noise is added to the sum of the gradients.
 
     Args:
-        epsilon: what the whole run may spend; `ws.fit` finds the noise for its epochs.
-        delta: the probability that is left out; less than 1 / rows.
-        clip: the largest norm of a row's gradient.
+        epsilon: the bound ε for the whole run; `ws.fit` computes the noise that its epochs need.
+        delta: the probability δ with which the bound may fail; choose less than 1 / rows.
+        clip: the norm to which the gradients of rows are clipped.
         noise: the noise multiplier, instead of `epsilon`: the standard deviation of the noise is `noise * clip`.
-        rows: the expected number of rows of a batch, which divides the sum; None: the batch size.
+        rows: the expected number of rows of a batch, by which the sum is divided; None: the batch size.
 
     Example: `ws.fit(model, (x, y), loss="cross_entropy", epochs=5, privacy=ws.Privacy(epsilon=3, delta=1e-5))`.
     """
@@ -37,21 +37,21 @@ class Privacy:
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise is None) and self.rows is None:
-            raise OptionError("Privacy: give epsilon=, what the run may spend, or noise=, the noise multiplier.")
+            raise OptionError("Privacy: give either epsilon=, the bound for the run, or noise=, the noise multiplier.")
         for name in ("epsilon", "delta", "clip", "rows"):
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 < value < math.inf):
-                raise OptionError(f"Privacy: {name} is a number above 0; received {value!r}.")
+                raise OptionError(f"Privacy: {name} must be a number above 0; received {value!r}.")
         if self.noise is not None and not (_is_number(self.noise) and 0 <= self.noise < math.inf):
-            raise OptionError(f"Privacy: noise is a number of at least 0; received {self.noise!r}.")
+            raise OptionError(f"Privacy: noise must be a number of at least 0; received {self.noise!r}.")
         if self.delta >= 1:
-            raise OptionError(f"Privacy: delta is a probability below 1; received {self.delta!r}.")
+            raise OptionError(f"Privacy: delta must be a probability below 1; received {self.delta!r}.")
 
     def for_batches(self, batch_size: int | None) -> Privacy:
-        """The settings of a session's step; UsageError without a noise multiplier."""
+        """The settings for a session's step; UsageError if they lack a noise multiplier."""
         if self.noise is None:
             raise UsageError(
-                "privacy=ws.Privacy(epsilon=...) needs a run, whose epochs determine the noise: ws.fit(...). Give a "
+                "privacy=ws.Privacy(epsilon=...) is for ws.fit, whose number of steps determines the noise. Give a "
                 "session the noise itself: ws.Privacy(noise=1.1, clip=1.0)."
             )
         if self.rows is None and batch_size is None:
@@ -59,13 +59,13 @@ class Privacy:
         return self if self.rows is not None else replace(self, rows=float(batch_size or 0))
 
     def for_run(self, rows: int, batch_size: int, steps: int) -> Privacy:
-        """The settings with the noise for a run of so many steps over a data set of `rows` rows."""
+        """The settings with the noise for a run of `steps` steps over a data set of `rows` rows."""
         rate = batch_size / rows
         outside = steps * chance_outside(rows, rate)
         delta = self.delta - outside * (1 + math.exp(min(self.epsilon or 0.0, 50.0)))
         if delta < (1 - NEGLIGIBLE) * self.delta:
             raise OptionError(
-                f"privacy=: with batch_size={batch_size} a random draw has no rows too often for delta={self.delta}. "
+                f"privacy=: with batch_size={batch_size} a random batch is empty too often for delta={self.delta}. "
                 "Choose a batch_size of at least 32 that is smaller than the data set."
             )
         noise = self.noise
@@ -76,12 +76,12 @@ class Privacy:
 
 
 def capacity_for(rows: int, rate: float) -> int:
-    """The largest number of rows that a step has room for: ten standard deviations above the mean of a draw."""
+    """The capacity of a step in rows: ten standard deviations above the mean size of a random batch."""
     return min(rows, math.ceil(rows * rate + 10 * math.sqrt(rows * rate) + 10))
 
 
 def chance_outside(rows: int, rate: float) -> float:
-    """A bound of the probability that a draw has no rows, or more than the capacity: Chernoff's."""
+    """Chernoff's bound on the probability that a random batch is empty, or has more rows than the capacity."""
     above, mean = capacity_for(rows, rate) + 1, rows * rate
     empty = math.exp(rows * math.log1p(-rate)) if rate < 1 else 0.0
     if above > rows:
@@ -90,7 +90,7 @@ def chance_outside(rows: int, rate: float) -> float:
 
 
 def total_epsilon(phases: list[Phase], delta: float) -> float:
-    """The ε that phases of steps have spent; infinite for steps without noise."""
+    """The ε that these phases of steps have spent; infinite if there are steps without noise."""
     return math.inf if any(p.noise == 0 and p.steps for p in phases) else epsilon_of(phases, delta)
 
 

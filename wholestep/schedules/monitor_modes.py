@@ -10,8 +10,8 @@ from wholestep.errors import UsageError
 MODES = "modes"  # the key of the metrics' modes in a checkpoint's configuration
 ALIASES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 
-# Words, separated by underscores, in names of user-defined numbers; our metrics have `higher_is_better`.  For a name
-# with words of both kinds, smaller is better.
+# Words in names of user-defined metrics (separated by underscores) that tell whether smaller or larger is better; our
+# own metrics have `higher_is_better`.  For a name with words of both kinds, smaller is better.
 FALLING = frozenset((
     "error", "errors", "nll", "bce", "kl", "divergence", "deviance", "cost", "hinge", "brier", "wer", "cer",
 ))  # fmt: skip

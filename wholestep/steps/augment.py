@@ -1,8 +1,8 @@
-"""Augmentations inside the training step: the random numbers that key them, and the loss of mixed rows.
+"""Augmentations inside the training step: their random numbers, and the loss of mixed rows (MixUp, CutMix).
 
-A counter-based generator (a 32-bit integer hash of seed, epoch, row and draw) makes each number a function of the row,
-so that the order of batches, the number of workers and a resume do not change it.  `by_mode` leaves augmentations out
-of evaluation and prediction.
+A counter-based generator (a 32-bit integer hash of seed, epoch, row and draw) computes each random number from the
+number of the row, so that the order of batches, the number of workers and a resume do not change it.  `by_mode` leaves
+augmentations out of evaluation and prediction.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ DRAWS = 64  # draws per augmentation whose numbers do not overlap
 
 
 class RowDraws:
-    """Uniform numbers in [0, 1) of one augmentation for the rows of a batch, by the number of the draw."""
+    """Uniform random numbers in [0, 1) for the rows of a batch; each augmentation has a stream of its own."""
 
     def __init__(self, rows: Tensor, stream: int) -> None:
-        self._rows, self._stream = rows, stream  # int64, (batch,), hashed with seed and epoch
+        self._rows, self._stream = rows, stream  # rows: int64, (batch,), row numbers hashed with seed and epoch
 
     def uniform(self, number: int, axes: int = 1) -> Tensor:
-        """(batch, 1, ...): one number per row, with `axes` axes."""
+        """Random numbers (batch, 1, ...), one per row, with `axes` axes; another `number` gives independent ones."""
         key = self._stream * DRAWS + number
         return _fraction(_hash(self._rows ^ _hash_number(key))).reshape((-1, *(1,) * (axes - 1)))
 
     def each(self, shape: Sequence[int]) -> Tensor:
-        """(batch, *shape): one number per element."""
+        """Random numbers (batch, *shape), one per element."""
         count = prod(shape)
         elements = arange(count).astype("int64").reshape((1, count))
         key = _hash_number(self._stream * DRAWS)
@@ -49,7 +49,7 @@ class RowDraws:
 
 
 def _hash(x: Tensor) -> Tensor:
-    """A bijection of 32-bit words, in int64, in which every bit of x changes half of the bits."""
+    """A bijective hash of 32-bit words, stored as int64: a change of one bit of x changes half of the result's bits."""
     for _ in range(2):
         x = ((x ^ (x >> 16)) * 0x45D9F3B) & WORD
     return x ^ (x >> 16)
@@ -67,7 +67,7 @@ def _fraction(x: Tensor) -> Tensor:
 
 
 def _row_keys(graph: Graph, rows: Tensor, seed: int) -> Tensor:
-    """A word for each row that depends on the seed, the epoch and its number."""
+    """A 32-bit key for each row: a hash of the row's number, the seed and the epoch."""
     words = _hash(rows.astype("int64") & WORD)
     for scalar in (graph.scalar(SEED, float(seed & WORD)), graph.epoch):
         words = _hash(words ^ scalar.astype("int64"))
@@ -77,7 +77,7 @@ def _row_keys(graph: Graph, rows: Tensor, seed: int) -> Tensor:
 def augment_inputs(
     graph: Graph, tensors: Mapping[str, Tensor], augmentations: Augmentations
 ) -> tuple[dict[str, Tensor], Tensor | None]:
-    """The inputs in training steps augmented; and of mixed rows the share (batch,) of their own targets, else None."""
+    """The augmented inputs, and for mixed rows the weight (batch,) of each row's own target; None without mixing."""
     inputs, share = dict(tensors), None
     rows = _row_keys(graph, inputs[ROW_NUMBERS], augmentations.seed)
     stream = 0
@@ -102,10 +102,10 @@ def _names(inputs: Mapping[str, Tensor]) -> list[str]:
 
 
 def mixed_loss(loss: Any, share: Tensor) -> Callable[..., Tensor]:
-    """The loss of rows of which `share` is their own and the rest that of the row at the mirrored place of the batch.
+    """The loss of mixed rows: `share` · loss for a row's own target + (1 - `share`) · loss for its partner's target.
 
-    Each row counts with the losses for both targets, weighted by their shares: for cross entropy this is the loss for
-    the mixed distribution of classes.
+    The partner of row i of a batch of n rows is row n - 1 - i.  For cross entropy this is the loss for the mixed
+    distribution of classes.
     """
     function = losses.get(loss) if not isinstance(loss, Mapping) or "kind" in loss else loss
     if isinstance(function, losses.Loss) and function.options.get("reduction", "mean") != "mean":

@@ -211,7 +211,7 @@ class _Splitter:
                 final.update(final.states[update.name], Tensor(update.node, final))
         params = [final.adopt(p) for p in self.params]
         grads = [final.adopt(slopes[p.name]) for p in self.params]
-        options = replace(self.step_options, per_row=RowValues())  # the micro-batches have written them
+        options = replace(self.step_options, per_row=RowValues())  # values of rows are written by the micro-batches
         step = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, options)
         outputs = [o for o in step.outputs if not depends_on(o.node, self.batch)]
         outputs += row_outputs(self.step, self.step_options.per_row)

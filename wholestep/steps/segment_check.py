@@ -1,8 +1,9 @@
 """Refuses models that mix the sequences of a packed row.
 
-A row is analysed as a batch is for data parallelism: along its time axis every tensor must be sharded, that is,
-element i depends on element i of the inputs only.  Results in `PackedSegments.respected` are taken as sharded, because
-their layers respect the boundaries; any other operation along the axis is the reason for an error with the fix.
+The placement analysis of data parallelism is applied to the time axis of a row: every tensor must be sharded along it,
+that is, element i depends on element i of the inputs only.  Layers that respect the boundaries between sequences list
+their results in `PackedSegments.respected`, and these are assumed to be sharded; any other operation along the axis
+raises an error that names the operation and the fix.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def check_segments(
 ) -> None:
     """Raise UsageError if an output depends on several sequences of a row.
 
-    The model is recorded once more with a symbolic time axis, which tells it from every other axis.
+    The model is recorded again with a symbolic time axis, so that the analysis can tell it from other axes.
     """
     symbolic = {name: spec if name == OFFSETS else _with_time(spec) for name, spec in specs.items()}
     with record_into(Graph()) as graph:
@@ -88,7 +89,7 @@ def _placement(axis: int | None) -> Placement:
 
 
 def _with_time(spec: Spec) -> Spec:
-    """The type of an input with a symbolic second axis."""
+    """The spec of an input with its second axis made symbolic."""
     shape: Any = spec.shape
     return Spec((shape[0], TIME, *shape[2:]), spec.dtype)
 
@@ -103,7 +104,7 @@ def _refuse(model: str, output: Node, placement: Placement) -> NoReturn:
 
 
 def _sum_below(node: Node) -> Node:
-    """The reduction whose result reaches a node unchanged or scaled."""
+    """The sum that a node is computed from, found by following first operands."""
     while node.op != "sum" and node.inputs:
         node = node.inputs[0]
     return node

@@ -440,7 +440,7 @@ def _row_values(names: Sequence[str], loader: DataLoader) -> RowValues:
     if isinstance(loader.source, Stream):
         raise UsageError("per_row= needs data whose rows have numbers: arrays, frames, or a data set with len().")
     if isinstance(loader.source, PackedTable):
-        raise UsageError("per_row= is about rows, and a row of packed sequences has several. Leave it out.")
+        raise UsageError("per_row= measures single rows, but a packed row contains several sequences. Leave it out.")
     return replace(wanted, capacity=loader.rows)
 
 

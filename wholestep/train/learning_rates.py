@@ -88,7 +88,7 @@ def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None, f
 
 
 def observe(session: Session, logs: Mapping[str, Value], measured: Sequence[str] = ()) -> None:
-    """Pass the epoch's metrics to every plateau, once; `measured` are the names that an epoch may have."""
+    """Pass the epoch's metrics to every plateau schedule once; `measured` lists the metrics that any epoch may log."""
     from wholestep.schedules.plateau import plateaus
 
     for live in session.schedules.values():

@@ -119,7 +119,7 @@ class LossWatch:
         if self.policy == "raise" and (odd or last) and (names := nonfinite_states(self.trainer.session)):
             at = Position(stats.epoch + 1)
             raise NonFiniteError(
-                self._text(f"after epoch {stats.epoch} {_are(names)}", *self._inspect_weights(at, made=False))
+                self._text(f"after epoch {stats.epoch} {_are(names)}", *self._inspect_weights(at, has_run=False))
             )
 
     def _record(self, at: Position) -> None:
@@ -143,8 +143,8 @@ class LossWatch:
         optimizers = self.trainer.session.optimizers
         return f" (it is {next(iter(optimizers.values())).lr:.3g})" if len(optimizers) == 1 else ""
 
-    def _inspect_weights(self, at: Position, *, made: bool = True) -> tuple[Cause, str]:
-        """The cause, and a sentence about the weights; `made`: the step at the position has run."""
+    def _inspect_weights(self, at: Position, *, has_run: bool = True) -> tuple[Cause, str]:
+        """The cause, and a sentence about the weights; `has_run`: has the step at the position run?."""
         names = nonfinite_states(self.trainer.session)
         saved = any(c.saves for c in self.trainer.callbacks)
         where = "; go on from the last checkpoint, resume=..." if saved else ""
@@ -152,8 +152,8 @@ class LossWatch:
         why = Cause()
         try:
             if self._copy:
-                why = self._replay_steps(at, made)
-            elif made:
+                why = self._replay_steps(at, has_run)
+            elif has_run:
                 why = Cause(_of_inputs(self._batch(at)))
         except Exception as error:  # an error in the user's data, for example, must not hide the error about the loss
             log.info("the step could not be repeated: %s", error)
@@ -174,19 +174,19 @@ class LossWatch:
         run = self.trainer._run
         return run is not None and (at.epoch, at.step) != (run.began.epoch, run.began.step)
 
-    def _replay_steps(self, at: Position, made: bool) -> Cause:
+    def _replay_steps(self, at: Position, has_run: bool) -> Cause:
         """The cause, found by repeating the steps from the copy; the session keeps the state before the failure.
 
         Empty if the repetition differs, because the user has changed something in between.
         """
         session = self.trainer.session
         self.restored = None
-        if made and math.isfinite(self._repeat_until(Position(at.epoch, at.step + 1))):
+        if has_run and math.isfinite(self._repeat_until(Position(at.epoch, at.step + 1))):
             return Cause()
         self._repeat_until(at)
         if not nonfinite_states(session):
-            self.restored = at if made else None
-            return self._of_step(at) if made else Cause()
+            self.restored = at if has_run else None
+            return self._of_step(at) if has_run else Cause()
         before = self._one_before(at)
         if before is None:
             return self._of_weights(at)

@@ -1,4 +1,4 @@
-"""Runs whose rows are drawn at random: by their losses or gradient norms before (`ws.data.Hard`), or for privacy."""
+"""Runs that sample rows: by their losses or gradient norms in earlier epochs (`ws.data.Hard`), or for privacy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 
 class RowFeedback(Callback):
-    """Gives a sampler the values of the rows at the end of each epoch; checkpoints contain them."""
+    """Passes losses or gradient norms of rows to a sampler after each epoch; stores its scores in checkpoints."""
 
     def __init__(self, sampler: RowSampler) -> None:
         self.sampler = sampler
@@ -52,7 +52,7 @@ class RowFeedback(Callback):
 
 
 def _scale(loader: DataLoader, rows: Array, update: int) -> Array | float:
-    """The factors that remove the sampler's weights from gradient norms: mean weight of the update / own weight."""
+    """Factors that remove the sampler's weights from gradient norms: mean weight in the update / weight of the row."""
     source, sampler = loader.source, loader.sampler
     assert not isinstance(source, Stream)
     weights = sampler.weights(len(source)) if isinstance(sampler, RowSampler) else None
@@ -68,7 +68,7 @@ def _scale(loader: DataLoader, rows: Array, update: int) -> Array | float:
 
 
 def sampled_run(run: Experiment, loader: DataLoader) -> tuple[Experiment, DataLoader]:
-    """The run and its loader with a sampler of their own, if the loader's sampler reads values of rows."""
+    """The run and its loader with a copy of the sampler, if the sampler needs the values of rows; else unchanged."""
     if not isinstance(loader.sampler, RowSampler):
         return run, loader
     drawn, sampler = copy(loader), loader.sampler.for_run()
@@ -78,7 +78,7 @@ def sampled_run(run: Experiment, loader: DataLoader) -> tuple[Experiment, DataLo
 
 
 def private_run(run: Experiment, loader: DataLoader) -> tuple[Experiment, DataLoader]:
-    """The run with its noise and a ledger, and the loader with batches that are drawn."""
+    """The run with its noise multiplier and a privacy ledger, and the loader with Poisson sampling."""
     assert run.privacy is not None
     if isinstance(loader.source, Stream) or not isinstance(loader.sampler, Shuffled) or loader.drop_last:
         raise UsageError(
@@ -87,8 +87,8 @@ def private_run(run: Experiment, loader: DataLoader) -> tuple[Experiment, DataLo
         )
     if isinstance(loader.source, PackedTable):
         raise UsageError(
-            "privacy= protects rows, and a row of packed sequences has several. Pad or cut the sequences to one "
-            "length, and give them as arrays with a weight for each element."
+            "privacy= protects single rows, but a packed row contains several sequences. Pad or cut the sequences to "
+            "one length, and give them as arrays with a weight for each element."
         )
     if run.within is not None or run.overfit_batches is not None:
         raise UsageError("privacy= needs the number of steps before the run: leave out within= and overfit_batches=.")

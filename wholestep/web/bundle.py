@@ -22,7 +22,7 @@ _EXPORT = re.compile(r"^export ((?:async )?(?:function\*?|class|const) (\w+))", 
 
 
 def script(sources: Mapping[str, str], entry: str) -> str:
-    """ES modules by name as one classic script, which runs in the page and, started from its own text, in a worker."""
+    """ES modules (name -> source) joined to one classic script, which the page runs and also starts as a worker."""
     done: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -45,7 +45,7 @@ def _variable(name: str) -> str:
 
 
 def page_sources() -> dict[str, str]:
-    """The page's own modules by name."""
+    """The JavaScript modules of this folder, name -> source."""
     files = [*(PAGE / "core").glob("*.mjs"), *(PAGE / "interface").glob("*.mjs")]
     return {file.stem: file.read_text(encoding="utf-8") for file in files}
 

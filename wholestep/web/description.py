@@ -1,4 +1,4 @@
-"""What a page must know about an experiment: its task, classes, table encoder, pixels, settings and example rows."""
+"""The description of an experiment that a page contains: task, classes, images, schedules, facts about the model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from wholestep.train.data.frames import ANSWERS
 
 Array = np.ndarray[Any, Any]
 Manifest = Mapping[str, Any]
-INK = 0.25  # of the range of pixels: brighter ones belong to the drawing
-SAMPLE = 500  # images that are examined
+INK = 0.25  # pixels above this fraction of the range of values belong to the drawing
+SAMPLE = 500  # number of images that are examined
 
 
 def task_of(loss: Any, targets: Mapping[str, Array], outputs: list[Mapping[str, Any]]) -> str:
-    """What the page shows about predictions: "classes", "answers" (yes or no), "numbers", or "other" for nothing."""
+    """The kind of predictions: "classes", "answers" (yes or no), "numbers", or "other", which the page omits."""
     function = loss if callable(loss) else losses.get(loss) if not isinstance(loss, Mapping) else None
     labels = targets.get(TARGET)
     if labels is None or len(targets) > 1 or len(outputs) != 1:
@@ -51,7 +51,7 @@ def classes_of(task: str, encoding: Encoding | None, outputs: list[Mapping[str, 
 
 
 def image_shape(shape: tuple[int, ...], asked: str | None) -> list[int] | None:
-    """Channels, height and width of rows that are images: from the shape (1 or 3, height, width), or as asked."""
+    """Channels, height and width if rows are images: as asked, else if their shape is (1 or 3, height, width)."""
     if asked is None:
         return list(shape) if len(shape) == 3 and shape[0] in (1, 3) else None
     try:
@@ -62,13 +62,13 @@ def image_shape(shape: tuple[int, ...], asked: str | None) -> list[int] | None:
     if len(sizes) != 3 or sizes[0] not in (1, 3) or min(sizes) < 1 or np.prod(sizes) != np.prod(shape):
         raise OptionError(
             f"image={asked!r}: a row of the data has the shape {shape}; expected height x width, or channels x height "
-            "x width (1 or 3 channels), with as many pixels, e.g. '28x28'."
+            "x width (1 or 3 channels), with the same number of pixels, e.g. '28x28'."
         )
     return sizes
 
 
 def pixels_of(x: Array, shape: list[int]) -> dict[str, Any]:
-    """How pixels are read: their shape, the values of black and white, and the part of an image that drawings fill."""
+    """How the page prepares images: their shape, the values of black and white, and the size of a typical drawing."""
     low, high = float(x.min()), float(x.max())
     ink = x[:SAMPLE].reshape(-1, *shape).max(axis=1) > low + INK * (high - low)
     spans = [np.ptp(np.flatnonzero(one.any(axis=axis))) + 1 for one in ink for axis in (0, 1) if one.any()]
@@ -77,20 +77,20 @@ def pixels_of(x: Array, shape: list[int]) -> dict[str, Any]:
 
 
 def rows_within(table: Table, limit: int) -> int:
-    """The rows of a table that take at most `limit` bytes, at least one."""
+    """The number of rows of a table that fit into `limit` bytes, at least one."""
     row = sum(array[:1].nbytes for array in table.columns.values())
     return max(1, min(len(table), limit // max(row, 1)))
 
 
 def rate_of(manifest: Manifest) -> str | None:
-    """The runtime scalar that a user knows as the learning rate: the optimizer's, or that of its schedule."""
+    """The name of the runtime scalar that is the learning rate: the optimizer's, or that of its schedule."""
     names = [scalar["name"] for scalar in manifest["scalars"]]
     scheduled = [name for name in names if name.startswith(scalar_name(RATE, "")) and name.endswith(".lr")]
     return RATE if RATE in names else scheduled[0] if len(scheduled) == 1 else None
 
 
 def run_lengths(schedule: Any, manifest: Manifest) -> dict[str, int]:
-    """The runtime scalars that are the length of a schedule over the whole run, with the updates of its warm-up."""
+    """The runtime scalars that are lengths of schedules over the whole run -> updates of the schedule's warm-up."""
     planned = schedule if isinstance(schedule, Mapping) else {RATE: schedule}
     used = [scalar["name"] for scalar in manifest["scalars"]]
     lengths = {
@@ -102,7 +102,7 @@ def run_lengths(schedule: Any, manifest: Manifest) -> dict[str, int]:
 
 
 def facts(manifest: Manifest, inputs: Mapping[str, Array], loss: Any, optimizer: Any) -> list[str]:
-    """A few words about the model, shown below the title."""
+    """Facts about the model, shown below the title."""
     parameters = sum(int(np.prod(s["shape"])) for s in manifest["states"] if s["parameter"])
     outputs = manifest["outputs"][0]["shape"][1:]
     shown = " × ".join(map(str, next(iter(inputs.values())).shape[1:])) or "1"
@@ -121,7 +121,7 @@ def _with_plural(sizes: str, noun: str) -> str:
 
 
 def python_text(script: str, name: str, epochs: int) -> str:
-    """How Python continues a checkpoint of the page."""
+    """The Python code that continues from a checkpoint of the page."""
     return (
         "import wholestep as ws\n"
         f"from {Path(script).stem} import build\n\n"

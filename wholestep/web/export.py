@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from wholestep.train import Trainer
 
 PORTABLE = "cpu/portable"  # the target whose bits the module computes
-EXAMPLE_BYTES = 8 << 20  # of the rows that a page has as an example, before compression
-PREVIEW = 5  # rows of a table that the page shows
+EXAMPLE_BYTES = 8 << 20  # limit for the example rows of a page, before compression
+PREVIEW = 5  # number of rows of a table that the page shows
 
 
 def export_page(
@@ -42,14 +42,14 @@ def export_page(
 ) -> Path:
     """Write one HTML file that trains an experiment in a browser, without a server.
 
-    It has the step as WebAssembly, the weights, example rows, and an interface to which data is dropped.
-
-    Its checkpoints are read by `ws.fit(..., resume="digits.safetensors")`.
+    The file contains the step as WebAssembly, the weights, example rows, and an interface for training on files that
+    are dropped on it.  `ws.fit(..., resume="digits.safetensors")` continues from its checkpoints.
 
     Args:
-        image: inputs that are pixels, "28x28" or "3x32x32"; None: those of shape (1 or 3, height, width) are.
-        rows: the most rows of the training and of the validation data to embed; None: those that take 8 MB.
-        script: the file of the experiment, which the page names in its line of Python.
+        image: the size of images in flat inputs, "28x28" or "3x32x32"; None: inputs of shape (1 or 3, height, width)
+            are images.
+        rows: the largest number of training rows, and of validation rows, to embed; None: as many as fit into 8 MB.
+        script: the file that defines the experiment, named in the Python code that the page shows.
 
     Example: `export_page(ws.Experiment(model=net, data=(x, y), loss="cross_entropy"), "digits.html")`.
     """
@@ -81,7 +81,7 @@ def _description(
     name: str,
     script: str,
 ) -> dict[str, Any]:
-    """What the page knows about the experiment, as JSON."""
+    """The description of the experiment that the page contains, as JSON."""
     model = experiment.model
     assert isinstance(model, Module), "export_page has checked it"
     table = _table(loader)
@@ -131,14 +131,14 @@ def _table(loader: DataLoader) -> Table:
 
 
 def _fraction(validation: Any) -> float:
-    """The part of new rows that is held out, unless the user says otherwise."""
+    """The default fraction of a user's rows that the page holds out for validation."""
     if isinstance(validation, Holdout):
         return validation.fraction
     return validation if isinstance(validation, float) else 0.2
 
 
 def _target_name(experiment: Experiment, encoding: Encoding | None) -> str | None:
-    """The column that a table is trained to predict; labels beside a frame have no name, and files call them target."""
+    """The name of the target column of a table; "target" if the labels were given as an array next to a frame."""
     data = experiment.data
     if isinstance(data, tuple) and len(data) > 1 and isinstance(data[1], str):
         return data[1]
@@ -146,7 +146,7 @@ def _target_name(experiment: Experiment, encoding: Encoding | None) -> str | Non
 
 
 def _preview(data: Any, target: str) -> dict[str, Any] | None:
-    """The first rows of a table, as they were before encoding."""
+    """The first rows of a table, before encoding."""
     framed = as_framed(data, dicts=True)
     if framed is None:
         return None
@@ -159,7 +159,7 @@ def _preview(data: Any, target: str) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """A cell as JSON."""
+    """The value of a cell in JSON."""
     if isinstance(value, np.datetime64):
         return str(value).removesuffix(".000000").removesuffix("T00:00:00")
     return value.item() if isinstance(value, np.generic) else value

@@ -98,7 +98,7 @@ def describe_run(run: Path, runs: int = 1) -> dict[str, Any]:
             continue
         rows.append(_row(each.path, body))
     if newest is None:
-        raise CheckpointError(f"no checkpoint in {run} is whole:\n  " + "\n  ".join(problems))
+        raise CheckpointError(f"no checkpoint in {run} is intact:\n  " + "\n  ".join(problems))
     return _describe(runs, *newest, rows[::-1])
 
 

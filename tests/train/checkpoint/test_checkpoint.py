@@ -332,7 +332,7 @@ def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_used(
     assert "step-00000002" in caplog.text
     damage(folder / "step-00000001" / file, how)
     with pytest.raises(
-        ws.errors.CheckpointError, match=r"(?s)no checkpoint in .* is whole:.*step-00000002.*step-00000001"
+        ws.errors.CheckpointError, match=r"(?s)no checkpoint in .* is intact:.*step-00000002.*step-00000001"
     ):
         ws.load_checkpoint(folder)
 

@@ -1,4 +1,4 @@
-"""Packing of sequences into rows of one length: best-fit decreasing bin packing."""
+"""Assigns sequences to rows of one length by best-fit decreasing bin packing; the table of the packed rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from wholestep.data.table import Table
 
 @dataclass(frozen=True)
 class Packing:
-    """Which row, and which sequence of that row, each sequence is."""
+    """The assignment of sequences to rows: each sequence's row, and its position among the sequences of that row."""
 
     row: Integers
     slot: Integers
-    rows: int
+    rows: int  # number of rows
 
 
 class PackedTable(Table):
@@ -31,12 +31,12 @@ class PackedTable(Table):
 
     @property
     def slots(self) -> int:
-        """The most sequences of a row."""
+        """The largest number of sequences in a row."""
         return int(self.inputs[OFFSETS].shape[1]) - 1
 
     @property
     def padding(self) -> float:
-        """The share of all positions that no sequence has."""
+        """The fraction of all positions that are padding."""
         return 1.0 - int(self.inputs[OFFSETS][:, -1].sum()) / (len(self) * self.capacity)
 
     @property
@@ -46,11 +46,11 @@ class PackedTable(Table):
 
 
 def pack(lengths: Integers, capacity: int, slots: int) -> tuple[Integers, Integers, int]:
-    """The row and the slot of each sequence, and the number of rows: best-fit decreasing."""
+    """Best-fit decreasing: the row of each sequence, its position in that row, and the number of rows."""
     row, slot = np.empty((2, len(lengths)), np.int64)
     rooms: list[int] = []  # the distinct numbers of free elements of the open rows, sorted
-    open_rows: dict[int, list[int]] = {}  # by their free elements
-    used: list[int] = []  # sequences of each row
+    open_rows: dict[int, list[int]] = {}  # number of free elements -> rows
+    used: list[int] = []  # number of sequences in each row
     for i in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[i])
         at = bisect_left(rooms, length)

@@ -1,10 +1,10 @@
 """`Ragged`: sequences of different lengths, packed into rows of one length.
 
-Padding every sequence to the longest wastes most of a batch.  Here several sequences share a row (packing,
-arXiv:2107.02027): best-fit decreasing bin packing, which fills all but a few percent.  A row also holds the offsets of
-its sequences, from which layers see where each begins and ends, and a weight for each target, 0 at padding, so that
-losses and metrics are exact means over the data.  Rows are an ordinary table: the native loop, shuffling, workers and
-checkpoints treat them as any other rows.
+Padding every sequence to the longest wastes most of a batch.  Instead several sequences share a row (packing,
+arXiv:2107.02027); best-fit decreasing bin packing leaves a few percent of padding.  A row also contains the offsets of
+its sequences, which tell layers where each begins and ends, and a weight for each target, 0 at padding, so that losses
+and metrics are exact means over the data.  Packed rows are an ordinary table: the native loop, shuffling, workers and
+checkpoints need no special case.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ NEXT = "next"
 class Ragged:
     """Sequences of different lengths as data for `ws.fit`, `evaluate`, `predict` and `ws.DataLoader`.
 
-    Several sequences share a row of `capacity` elements, and no layer, loss or metric relates those of different
-    sequences: attention and convolutions see one sequence, positions and recurrent states begin anew in each.  A model
-    with a layer that cannot is refused.  `batch_size` counts rows.  Lists of sequences given to `ws.fit` directly are
-    packed with these defaults.
+    Several sequences share a row of `capacity` elements, and stay independent of each other: attention and convolutions
+    see one sequence, positions and recurrent states restart in each.  A model with a layer that would mix the sequences
+    of a row is refused.  `batch_size` counts rows.  Lists of sequences given to `ws.fit` directly are packed with the
+    defaults below.
 
     Args:
         sequences: a list of arrays, (length,) or (length, features); an Arrow or Polars column of lists; or a pair
-            `(values, offsets)`, of which sequence i is `values[offsets[i]:offsets[i + 1]]`.  A dict has one of these
-            for each argument of `forward`, all of the same lengths.
-        targets: "next": each element is predicted from those before it, as by a language model.  A list of arrays as
-            long as the sequences, or a pair: a target for each element.  An array: a target for each sequence, for a
-            model with `ws.nn.SequencePool`.  None: for `predict`.
-        capacity: elements of a row; the longest sequence, rounded up to a multiple of 16, unless given.
-        sequences_per_row: the most sequences of a row, which a model that pools has as an axis; capacity / 4 unless
-            given.
+            `(values, offsets)`, where sequence i is `values[offsets[i]:offsets[i + 1]]`.  A dict has one of these
+            for each argument of `forward`, with equal lengths.
+        targets: "next": each element is predicted from the elements before it, as in a language model.  A list of
+            arrays as long as the sequences, or a pair: a target for each element.  An array: a target for each
+            sequence, for a model with `ws.nn.SequencePool`.  None: for `predict`.
+        capacity: elements of a row; by default the longest sequence, rounded up to a multiple of 16.
+        sequences_per_row: the largest number of sequences in a row, the length of the axis that `ws.nn.SequencePool`
+            returns; by default capacity / 4.
         sample_weight: the weight of each sequence.
 
     Example: `ws.fit(model, ws.data.Ragged(texts, "next", capacity=256), loss="cross_entropy")`.
@@ -78,7 +78,9 @@ class Ragged:
         self._next = isinstance(targets, str)
         if self._next:
             if targets != NEXT or len(inputs) > 1:
-                raise UsageError(f"Ragged: targets={targets!r}: expected 'next', for one input, arrays or None.")
+                raise UsageError(
+                    f"Ragged: targets={targets!r}: expected arrays, None, or 'next' if there is a single input."
+                )
             self.targets: dict[str, Values | Array] = {TARGET: first.without(1, 0)}
             inputs = {name: values.without(0, 1) for name, values in inputs.items()}
         else:
@@ -90,7 +92,7 @@ class Ragged:
         self.slots = _size("sequences_per_row", sequences_per_row, self.capacity // 4 + 1)
         if longest > self.capacity:
             raise InputError(
-                f"Ragged: the longest sequence has {longest} elements, and a row {self.capacity}. Give capacity="
+                f"Ragged: the longest sequence has {longest} elements, but a row has {self.capacity}. Give capacity="
                 f"{longest}, or cut the sequences: [s[:{self.capacity}] for s in sequences]."
             )
         if self.slots == self.capacity:
@@ -100,7 +102,7 @@ class Ragged:
 
     @property
     def lengths(self) -> Integers:
-        """The length of each sequence; with "next", of those that predict a target."""
+        """The length of each sequence; with "next" without its last element, which is only a target."""
         return next(iter(self.inputs.values())).lengths
 
     def __len__(self) -> int:
@@ -114,7 +116,7 @@ class Ragged:
         )
 
     def select(self, sequences: Integers) -> Ragged:
-        """Some of the sequences, for rows of the same size."""
+        """The data set of some of the sequences, with rows of the same size."""
         part = object.__new__(Ragged)
         part.capacity, part.slots, part._next = self.capacity, self.slots, self._next
         part.inputs = {name: values.select(sequences) for name, values in self.inputs.items()}
@@ -125,7 +127,7 @@ class Ragged:
         return part
 
     def for_rows_of(self, capacity: int, slots: int) -> Ragged:
-        """The same sequences for rows of another size."""
+        """The same sequences, to be packed into rows of another size."""
         part = self.select(np.arange(len(self)))
         longest = int(self.lengths.max())
         if longest > capacity:
@@ -144,14 +146,14 @@ class Ragged:
 
     @cached_property
     def places(self) -> Packing:
-        """The row of each sequence; where targets are per element, empty sequences are in none (row -1)."""
+        """The assignment of sequences to rows; if targets are per element, empty sequences are in no row (-1)."""
         lengths = self.lengths
         packed = np.flatnonzero(lengths > 0) if self.targets and not self._per_sequence else np.arange(len(lengths))
         if not len(packed):
             raise InputError(
                 "Ragged: every sequence is empty"
-                + (", or has one element and so none to predict." if self._next else ".")
-                + " Give longer ones."
+                + (" or has only one element, so there is none to predict." if self._next else ".")
+                + " Give longer sequences."
             )
         row, slot = np.full((2, len(lengths)), -1)
         row[packed], slot[packed], rows = pack(lengths[packed], self.capacity, self.slots)
@@ -210,7 +212,7 @@ class Ragged:
         return rows.reshape((self.places.rows, self.capacity))
 
     def unpack(self, outputs: Any) -> Any:
-        """Outputs of packed rows by sequence: a list of arrays, or an array where they are one for each sequence."""
+        """Model outputs by sequence: a list of arrays, or one array if the model gives one row per sequence."""
         if isinstance(outputs, Mapping):
             return {name: self.unpack(out) for name, out in outputs.items()}
         if isinstance(outputs, tuple | list):
@@ -226,7 +228,7 @@ class Ragged:
 
 
 def as_ragged(data: object, labels: object = None) -> Ragged | None:
-    """Data with sequences of different lengths, `x` or `(x, y)` or `(x, y, sample_weight)`; None for any other data."""
+    """`Ragged` from `x`, `(x, y)` or `(x, y, sample_weight)` if x has sequences of different lengths, else None."""
     if isinstance(data, Ragged):
         return data
     parts = (data, labels) if labels is not None else data if isinstance(data, tuple) else (data,)
@@ -237,13 +239,13 @@ def as_ragged(data: object, labels: object = None) -> Ragged | None:
 
 
 def _targets(targets: object, lengths: Integers) -> dict[str, Values | Array]:
-    """Targets by output: for each element where they are lists of the sequences' lengths, else for each sequence."""
+    """Targets by output name: `Values` if they are lists, one target per element; an array if one per sequence."""
     named = targets if isinstance(targets, Mapping) else {TARGET: targets}
     read = {str(name): _target(value, lengths, f"targets[{name!r}]") for name, value in named.items()}
     if len({isinstance(t, Values) for t in read.values()}) > 1:
         raise UsageError(
-            "Ragged: targets are for each element or for each sequence, not some of both. Repeat a target of a "
-            "sequence for each of its elements."
+            "Ragged: some targets have one value per element, others one per sequence; all must be alike. Repeat a "
+            "sequence's target for each of its elements."
         )
     return read
 
@@ -255,20 +257,22 @@ def _target(value: Any, lengths: Integers, what: str) -> Values | Array:
         read = read_values(value, what)
         if not np.array_equal(read.lengths, lengths):
             raise ShapeError(
-                f"Ragged: {what} has a target for each element, so its lengths are those of the sequences; they "
-                "differ. A target for each sequence is an array: np.array(targets)."
+                f"Ragged: {what} must have one target per element, so lists of the same lengths as the sequences; the "
+                "lengths differ. For one target per sequence give an array: np.array(targets)."
             )
         return read
     array = as_numbers(value, what)
     if len(array) != len(lengths):
-        raise ShapeError(f"Ragged: there are {len(lengths)} sequences; received {len(array)} {what}.")
+        raise ShapeError(f"Ragged: {what} has {len(array)} targets for {len(lengths)} sequences; give one for each.")
     return array
 
 
 def _weights(value: object, count: int) -> Array:
     array = np.asarray(value, np.float32)
     if array.shape != (count,):
-        raise ShapeError(f"Ragged: sample_weight has one number for each of {count} sequences; received {array.shape}.")
+        raise ShapeError(
+            f"Ragged: sample_weight must have one number for each of {count} sequences; received shape {array.shape}."
+        )
     return array
 
 

@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Values:
-    """Sequences one after the other: `values[offsets[i] : offsets[i + 1]]` is sequence i."""
+    """Concatenated sequences: `values[offsets[i] : offsets[i + 1]]` is sequence i."""
 
     values: Array
     offsets: Integers
@@ -30,14 +30,14 @@ class Values:
         return np.diff(self.offsets)
 
     def positions(self, sequences: Integers) -> Integers:
-        """The positions in `values` of these sequences, one after the other."""
+        """The concatenated positions of these sequences in `values`."""
         return ranges(self.offsets[sequences], self.lengths[sequences])
 
     def select(self, sequences: Integers) -> Values:
         return Values(self.values[self.positions(sequences)], offsets_of(self.lengths[sequences]))
 
     def without(self, first: int, last: int) -> Values:
-        """Each sequence without so many elements at its begin and its end."""
+        """The sequences without the `first` elements at their beginning and the `last` ones at their end."""
         lengths = np.maximum(self.lengths - first - last, 0)
         return Values(self.values[ranges(self.offsets[:-1] + first, lengths)], offsets_of(lengths))
 
@@ -47,7 +47,7 @@ def offsets_of(lengths: Integers) -> Integers:
 
 
 def ranges(starts: Integers, lengths: Integers) -> Integers:
-    """The integers from `starts[i]` to `starts[i] + lengths[i]`, for each i, one after the other."""
+    """The concatenated ranges from `starts[i]` to `starts[i] + lengths[i]`."""
     before = np.cumsum(lengths) - lengths
     positions: Integers = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
     return positions
@@ -57,7 +57,7 @@ def ranges(starts: Integers, lengths: Integers) -> Integers:
 
 
 def is_ragged(x: object) -> bool:
-    """Is this a list of arrays of different lengths, a column of lists, or a dict of those?"""
+    """Is this a list of arrays of different lengths, a column of lists, or a dict of such data?"""
     if isinstance(x, Mapping):
         return bool(x) and all(map(is_ragged, x.values()))
     x = without_pandas(x)
@@ -68,12 +68,12 @@ def is_ragged(x: object) -> bool:
 
 
 def without_pandas(x: Any) -> object:
-    """A column of pandas as a list: pandas converts to Arrow only where pyarrow is installed."""
+    """A pandas column as a list, since pandas needs pyarrow to convert it to Arrow; other data unchanged."""
     return list(x) if hasattr(x, "iloc") and str(getattr(x, "dtype", "")) == "object" else x
 
 
 def arrow_lists(x: Any) -> Values | None:
-    """A column of lists of Arrow or Polars; None for any other data, and for streams, which could be read only once."""
+    """A column of lists from Arrow or Polars; None for other data, and for streams, which can be read only once."""
     if not hasattr(x, "__arrow_c_stream__") or not hasattr(x, "__len__") or hasattr(x, "iloc"):
         return None
     from wholestep.data.tables.arrow import lists_of  # imported here because few sequences are Arrow's
@@ -113,7 +113,7 @@ def as_numbers(sequence: Any, what: str) -> Array:
 
 
 def _join(arrays: list[Array], what: str) -> Values:
-    """Arrays one after the other; an empty one may be of any dtype."""
+    """Concatenates arrays; empty ones may have any dtype."""
     full = [a for a in arrays if len(a)] or arrays[:1]
     if len(inner := {a.shape[1:] for a in full}) > 1:
         raise ShapeError(f"Ragged: the elements of {what} have different shapes: {sorted(inner)}.")
@@ -125,8 +125,9 @@ def _from_offsets(values: Array, offsets: Array, what: str) -> Values:
     valid = offsets.ndim == 1 and len(offsets) > 0 and offsets.dtype.kind in "iu" and values.ndim > 0
     if not valid or offsets[0] != 0 or offsets[-1] != len(values) or (np.diff(offsets.astype(np.int64)) < 0).any():
         raise InputError(
-            f"Ragged: the offsets of {what} are integers that rise from 0 to {len(values) if values.ndim else 'n'}, "
-            f"the number of values; received {np.array2string(offsets, threshold=6)}. Sequence i is "
+            f"Ragged: the offsets of {what} must be integers that increase from 0 to "
+            f"{len(values) if values.ndim else 'n'}, the number of values; received "
+            f"{np.array2string(offsets, threshold=6)}. Sequence i is "
             "values[offsets[i]:offsets[i + 1]]."
         )
     return Values(values, offsets.astype(np.int64))

@@ -185,9 +185,9 @@ class Dropout(FunctionModule, function=drop):
 
 
 class _DropSlices(Module):
-    """Dropout of entire slices: one random decision for each index of the first `kept` axes."""
+    """Dropout of entire slices: one random decision for each index of the first `leading_axes` axes."""
 
-    kept: int
+    leading_axes: int
 
     def __init__(self, p: float | Switchable = 0.5) -> None:
         value = p.value if isinstance(p, Switchable) else p
@@ -196,12 +196,12 @@ class _DropSlices(Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim <= self.kept:
-            axes = "(N, C, ...)" if self.kept == 2 else "(N, ...)"
+        if x.ndim <= self.leading_axes:
+            axes = "(N, C, ...)" if self.leading_axes == 2 else "(N, ...)"
             fail(ShapeError, f"{type(self).__name__} drops slices of {axes}; received {shape_text(x.shape)}.")
         if not isinstance(self.p, Switchable) and self.p == 0:
             return x
-        ones = as_tensor(1.0).astype(x.dtype).expand(*x.shape[: self.kept], *[1] * (x.ndim - self.kept))
+        ones = as_tensor(1.0).astype(x.dtype).expand(*x.shape[: self.leading_axes], *[1] * (x.ndim - self.leading_axes))
         return x * drop(Tensor(ones.node, x.graph), self.p)
 
     def options(self) -> str:
@@ -215,19 +215,19 @@ class Dropout1d(_DropSlices):
     Example: `ws.nn.Dropout1d(0.2)`.
     """
 
-    kept = 2
+    leading_axes = 2
 
 
 class Dropout2d(_DropSlices):
     """`Dropout1d` for images (N, C, H, W).  Example: `ws.nn.Dropout2d(0.2)`."""
 
-    kept = 2
+    leading_axes = 2
 
 
 class Dropout3d(_DropSlices):
     """`Dropout1d` for volumes (N, C, D, H, W).  Example: `ws.nn.Dropout3d(0.2)`."""
 
-    kept = 2
+    leading_axes = 2
 
 
 class DropPath(_DropSlices):
@@ -237,7 +237,7 @@ class DropPath(_DropSlices):
     Example: `x + ws.nn.DropPath(0.1)(branch)`.
     """
 
-    kept = 1
+    leading_axes = 1
 
 
 class Flatten(Module):

@@ -57,7 +57,7 @@ class TrialDraw:
     bounds: tuple[Bound, ...]
     centred: bool = True  # float inputs around 0, instead of between 0 and 1
     rate: float = 1.0
-    spread: Mapping[str, float] | None = None  # state -> its change in a step
+    spread: Mapping[str, float] | None = None  # state -> the size of its update in one step
 
     def trial(self, sizes: Mapping[str, int], seed: int) -> Trial:
         rng = np.random.default_rng(seed)

@@ -84,7 +84,7 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
     if everything and best is not None:
         names = dict.fromkeys(name for stored in everything for name in read_manifest(stored.path)["logs"])
         raise CheckpointError(
-            f"no checkpoint in {folder} has the number {best!r}; they have: {', '.join(names) or 'none'}."
+            f"no checkpoint in {folder} has logged {best!r}; they have logged {', '.join(names) or 'nothing'}."
         )
     raise CheckpointError(f"there is no checkpoint in {folder}; expected folders like {folder}/step-00000120.")
 
@@ -98,7 +98,7 @@ def _first_whole(folder: Path, order: Sequence[StoredCheckpoint], read: Callable
         except CheckpointError as error:
             problems.append(str(error))
             log.warning("%s The checkpoint before it is used.", error)
-    raise CheckpointError(f"no checkpoint in {folder} is whole:\n  " + "\n  ".join(problems))
+    raise CheckpointError(f"no checkpoint in {folder} is intact:\n  " + "\n  ".join(problems))
 
 
 def weights_in_run(path: Path) -> Path | None:

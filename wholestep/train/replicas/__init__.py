@@ -1,1 +1,1 @@
-"""Several runs of one experiment: with other seeds, settings or rows."""
+"""Several runs of one experiment, with different seeds, settings or training rows."""

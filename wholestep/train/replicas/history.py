@@ -27,7 +27,7 @@ LEAVE_OUT = "leave_out"  # the setting with the rows that a replica was trained 
 
 @dataclass(frozen=True)
 class Replica:
-    """One of the runs: the settings in which it differs, its model, its history, its folder."""
+    """One of the runs: the settings in which it differs from the others, its model, history and folder."""
 
     index: int
     settings: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Replica:
     error: NonFiniteError | None = None  # why it ended early
 
     def last(self, name: str) -> float:
-        """A number of the last epoch; NaN if the replica ended before it."""
+        """The last value of a metric; NaN if the replica diverged."""
         values = self.history[name] if name in self.history.names else []
         return nan if self.error is not None or not values else float(values[-1])
 
@@ -55,7 +55,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 @dataclass
 class ReplicaHistory(TrainHistory):
-    """The histories of replicas: `history["val_loss"]` is the mean over them in each epoch, `std` the spread.
+    """The histories of replicas: `history["val_loss"]` is their mean in each epoch, `std` their standard deviation.
 
     Example::
 
@@ -78,14 +78,14 @@ class ReplicaHistory(TrainHistory):
         return iter(self.replicas)
 
     def std(self, name: str) -> list[float]:
-        """The sample standard deviation of a number over the replicas, in every epoch; 0 where there is only one."""
+        """The sample standard deviation of a metric over the replicas, in every epoch; 0 for a single replica."""
         values = [r.history[name] for r in self.replicas if r.error is None]
         columns = ([v[i] for v in values if i < len(v)] for i in range(len(self)))
         return [float(np.std(column, ddof=1)) if len(column) > 1 else 0.0 for column in columns]
 
     @property
     def monitor(self) -> str:
-        """The number by which replicas are compared: val_loss, or loss without validation data."""
+        """The metric by which replicas are compared: val_loss, or loss without validation data."""
         return "val_loss" if "val_loss" in self.names else "loss"
 
     @property
@@ -94,13 +94,13 @@ class ReplicaHistory(TrainHistory):
         return self.rank_by(self.monitor)[0]
 
     def rank_by(self, name: str) -> list[Replica]:
-        """The replicas by a number of their last epochs, the best one first; those that diverged are last."""
+        """The replicas, sorted by a metric of their last epochs, the best one first; diverged replicas are last."""
         sign = -1.0 if mode_of("rank_by", name) == "max" else 1.0
         values = {r.index: sign * r.last(canonical(name)) for r in self.replicas}
         return sorted(self.replicas, key=lambda r: v if isfinite(v := values[r.index]) else inf)
 
     def without(self, rows: Sequence[int]) -> ReplicaHistory:
-        """The replicas that were trained without these rows of the training data; without [], those with all rows.
+        """The replicas trained without these rows of the training data; `without([])` are those trained on all rows.
 
         Example::
 
@@ -123,9 +123,9 @@ class ReplicaHistory(TrainHistory):
         return Ensemble([r.model for r in self.replicas if r.error is None])
 
     def plot(self, path: str | PathLike[str] | None = None, names: Sequence[str] | None = None) -> str:
-        """Draw means over the epochs with bands of one standard deviation into a file, e.g. "runs.svg".
+        """Draw the means of metrics, with bands of one standard deviation, into a file such as "runs.svg".
 
-        Without a file it returns the means as a drawing in text.
+        Without a file it returns a drawing of the means as text.
         """
         if path is None:
             return super().plot(None, names)
@@ -151,7 +151,7 @@ class ReplicaHistory(TrainHistory):
 
 
 def _mean(epochs: Sequence[EpochStats]) -> EpochStats:
-    """The mean of an epoch over replicas."""
+    """The statistics of one epoch, averaged over replicas."""
     logs = {name: np.mean([e.logs[name] for e in epochs if name in e.logs], 0).tolist() for name in epochs[0].logs}
     loss = float(np.mean([e.avg_loss for e in epochs]))
     return EpochStats(epochs[0].epoch, loss, epochs[0].steps, logs, any(e.partial for e in epochs))

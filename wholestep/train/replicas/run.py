@@ -1,8 +1,8 @@
-"""Replicas: runs of one experiment with other seeds, settings or rows, one per core.
+"""Replicas: runs of one experiment with different seeds, settings or rows, one per core.
 
-Steps of small networks gain little from several cores: their barriers take a part of the time of each.  Each replica
-therefore trains on one thread, with its states in the caches of one core and without barriers, and has the bits of its
-run alone, which do not depend on the number of threads.  All replicas run one plan, over a state each.
+Steps of small networks gain little from several cores, because of the barriers between threads.  Each replica therefore
+trains on one thread, without barriers and with its states in the caches of one core.  Its bits are those of the same
+run alone, because bits do not depend on the number of threads.  All replicas share one plan, and each has a state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def fit_replicas(run: Experiment, config: Mapping[str, Any] | None = None) -> Re
     settings = replica_settings(run)
     model = run.model
     if not isinstance(model, Module):
-        raise UsageError("replicas= and sweep= train copies of a ws.nn.Module; a @ws.step function has one state.")
+        raise UsageError("replicas= and sweep= train copies of a ws.nn.Module; a @ws.step function cannot be copied.")
     if run.workers is not None or run.within is not None:
         raise UsageError(
             "replicas run in one process, for a number of epochs each: leave out workers= and within=, or start a job "
@@ -68,7 +68,7 @@ def fit_replicas(run: Experiment, config: Mapping[str, Any] | None = None) -> Re
 
 
 def replica_settings(run: Experiment) -> list[dict[str, Any]]:
-    """The settings of each replica that differ: all combinations of the sweep, with the seeds of `replicas`."""
+    """The settings that each replica changes: all combinations of the sweep, with the seeds of `replicas`."""
     sweep = {name: list(values) for name, values in (run.sweep or {}).items()}
     if not isinstance(run.replicas, int) or isinstance(run.replicas, bool) or run.replicas < 1:
         raise OptionError(f"replicas={run.replicas!r}: expected an integer of at least 1.")
@@ -96,7 +96,7 @@ def train_together(
     folder: str,
     config: Mapping[str, Any] | None = None,
 ) -> list[Replica]:
-    """Train a copy of the model of each run, each in a folder of its own, with one plan for all equal steps."""
+    """Train a copy of the model for each run, in a separate folder; runs with the same step share one plan."""
     first = runs[0]
     if any(c.writes for c in CallbackList(first.callbacks)) or first.observer is not None:
         raise UsageError(
@@ -119,7 +119,7 @@ def train_together(
 
 
 def _may_run_apart(run: Experiment) -> bool:
-    """Can replicas train concurrently?  Only on a CPU, where a program has no state that others share."""
+    """Can replicas train concurrently?  Only on a CPU, where programs share no mutable data."""
     single = run.workers is None and run.shards is None and run.within is None and read_launch() is None
     return single and run.device.partition("/")[0] == "cpu"
 
@@ -143,7 +143,7 @@ class _Job:
 
 
 class _StopTogether(Callback):
-    """Ends a replica when all of them are asked to end."""
+    """Stops a replica when a signal, or the failure of another replica, stops all of them."""
 
     def __init__(self, replicas: _Replicas) -> None:
         self.replicas = replicas
@@ -216,7 +216,7 @@ class _Replicas:
 
 
 def _adopt(model: Module, best: Module) -> None:
-    """Give a model the weights of its best copy, and what its training said about inputs and outputs."""
+    """Copy the weights of the best replica to a model, and what training recorded about its inputs and outputs."""
     if (encoding := encoding_of(best)) is not None and encoding_of(model) is None:
         keep_encoding(model, encoding)
     model.load_state_dict(best.state_dict())

@@ -63,7 +63,9 @@ def find_batch_size(
 def _describe_data(model: Any, data: object, arguments: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """The types of the data's inputs and targets, as in `fit`, and its rows."""
     if not isinstance(model, Module):
-        raise UsageError(f"data determines the inputs of a model; {type(model).__name__} has its own. Leave data out.")
+        raise UsageError(
+            f"data= describes the inputs of a ws.nn.Module; {type(model).__name__} declares its own. Leave data out."
+        )
     for name in ("inputs", "targets"):
         if name in arguments:
             raise UsageError(f"{name}= and data specify the same thing; pass one of them.")

@@ -107,7 +107,7 @@ def kind_of_name(target: str) -> str:
 
 
 def begins_early(architecture: str) -> bool:
-    """Does code for "sm_90" wait for earlier launches by itself, so that it may start while they finish?"""
+    """May a kernel for "sm_90" start before its predecessor ends (programmatic dependent launch)?"""
     return int(architecture.partition("_")[2]) >= FIRST_EARLY
 
 

@@ -215,7 +215,7 @@ class MemoryCosts:
     # tokens takes 2.35 GB instead of 2.48, for 0.3 % of a step (029).
     update_groups: int = 6
     update_gain: float = 0.95
-    scratch: int = 64 << 20  # bytes of scratch that kernels of different launches may use without overlapping
+    scratch: int = 64 << 20  # up to this many bytes, each launch has scratch memory of its own instead of sharing it
     chunked_loss: int = 1 << 30  # bytes of the smallest buffer that a chunked loss divides (029)
 
 

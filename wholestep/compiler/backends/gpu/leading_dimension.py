@@ -1,9 +1,9 @@
 """Leading dimension padding: rows of GEMM operands are padded so that a library can use 16-byte loads.
 
-GPT-2's logits over 50257 tokens in half precision have rows of an odd number of elements, for which the library has
-slower kernels only.  Their buffer gets rows of 50304 elements; all addresses follow, because they are computed from
-shapes.  Any buffer is padded that only kernels of the plan access, and by its rows: values of the arena, and half
-copies of states.  `aligned_extents.py` then rounds up the extents of the products, which the library wants aligned too.
+GPT-2's half-precision logits over 50257 tokens have rows of an odd number of elements, for which the library has only
+slow kernels.  Their buffer gets rows of 50304 elements; addresses need no change, since they are computed from shapes.
+A buffer is padded if only kernels of the plan access it, and only by its rows: values in the arena, and half-precision
+copies of states.  `aligned_extents.py` then rounds up the extents of the products, which should be aligned too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Load, Space
 from wholestep.compiler.plan.model.layout import layout_bytes
 
-ALIGNED = 8  # elements: 16 bytes of a half type, which the library's fast kernels require
+ALIGNED = 8  # elements of a half type in 16 bytes, the alignment that the library's fast kernels require
 
 
 def pad_leading_dimensions(draft: Draft) -> Draft:
@@ -52,7 +52,7 @@ def with_shape(draft: Draft, buffer: Buffer, shape: tuple[object, ...]) -> Buffe
 
 
 def is_aligned_gemm(draft: Draft, kernel: Kernel) -> bool:
-    """Does a product profit from aligned rows?  It has tensor core operands, and is no part of a loop."""
+    """Does a product profit from aligned rows?  It does if tensor cores compute it and it is not in a loop."""
     dot = kernel.body
     if not isinstance(dot, Dot) or kernel.loop is not None or len(dot.levels) > 1:
         return False
@@ -61,7 +61,7 @@ def is_aligned_gemm(draft: Draft, kernel: Kernel) -> bool:
 
 
 def _pitches(draft: Draft) -> dict[int, int]:
-    """Buffer -> elements per padded row.  It depends on shapes alone, not on the capacity."""
+    """Buffer -> elements per padded row, from shapes alone: it does not depend on the capacity."""
     accesses: dict[int, list[tuple[Kernel, Load]]] = {}
     for k in draft.kernels:
         for load in (*(x for x, _ in k.body.reads()), *k.body.stores()):
@@ -82,7 +82,7 @@ def _pitches(draft: Draft) -> dict[int, int]:
 
 
 def _pitch(buffer: Buffer, costs: GemmCosts) -> int:
-    """Elements of a padded row; 0 if rows are aligned already, or too short."""
+    """Elements of a padded row; 0 if rows are already aligned, or too short for padding to pay off."""
     columns = buffer.type.shape[-1] if buffer.type.rank > 1 else 0
     if not isinstance(columns, int) or columns % ALIGNED == 0 or columns < costs.padded_columns:
         return 0
@@ -102,7 +102,7 @@ def _is_addressed_by_rows(buffer: Buffer, accesses: list[tuple[Kernel, Load]]) -
 
 
 def _gemm_operands(draft: Draft) -> set[int]:
-    """Operands and results of products, in whose memory an axis of the product is contiguous."""
+    """The operands and the result of a product that are contiguous along one of the product's axes."""
     operands: set[int] = set()
     for k in draft.kernels:
         if is_aligned_gemm(draft, k):
@@ -115,7 +115,7 @@ def _gemm_operands(draft: Draft) -> set[int]:
 
 
 def _neighbours(draft: Draft) -> dict[int, set[int]]:
-    """Buffers that should be padded alike: those of one nest that could share bytes, or whose long rows it reads."""
+    """Groups of buffers to pad alike: buffers of one nest that may share bytes, or whose long rows the nest reads."""
     least, neighbours = costs_of(draft).reductions.warp_row // 4, dict[int, set[int]]()
     for nest in (k.body for k in draft.kernels if isinstance(k.body, Nest)):
         accesses = {x.buffer for x in (*(load for load, _ in nest.reads()), *nest.stores())}

@@ -240,7 +240,7 @@ class PrologueScalars:
         return self._prologue.slots(sizes, self._scalar_values(step))
 
     def table(self, sizes: Mapping[str, int], steps: Sequence[int]) -> AnyArray:
-        """One row of slots per step."""
+        """The scalar slots of several steps, (steps, slots)."""
         many = np.tile(np.array(self._scalar_values(0), np.float64), (len(steps), 1))
         if self._step is not None:
             many[:, self._step] = steps

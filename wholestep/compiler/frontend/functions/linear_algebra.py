@@ -30,7 +30,7 @@ def det(a: Operand) -> Tensor:
 
 
 def slogdet(a: Operand) -> tuple[Tensor, Tensor]:
-    """The sign of the determinant of each matrix, and the logarithm of its size; the sign has no gradient.
+    """The sign of each matrix's determinant, and the logarithm of its absolute value; the sign has no gradient.
 
     Example: `sign, size = ws.slogdet(covariance)`.
     """

@@ -86,7 +86,7 @@ def find_matches(rule: CompiledRule, tables: ENodeTables, candidates: Candidates
 def _extend(
     rule: CompiledRule, atoms: Sequence[Atom], start: tuple[int, Registers], tables: ENodeTables, candidates: Candidates
 ) -> list[Registers]:
-    """The new matches from one root: each atom joins the partial matches with the rows that it may be."""
+    """The new matches from one root: the partial matches are joined with the rows of each atom in turn."""
     partial = [start]
     for atom in atoms:
         partial = _join(atom, partial, tables)

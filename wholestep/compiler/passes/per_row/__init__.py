@@ -1,1 +1,1 @@
-"""Losses and gradient norms of single rows of a batch, without the gradients of single rows in memory."""
+"""Losses and gradient norms per row of a batch, without storing the gradient of every row."""

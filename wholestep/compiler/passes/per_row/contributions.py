@@ -1,9 +1,9 @@
-"""Which terms each row of a batch contributes to a sum over the batch, such as a gradient or a loss.
+"""The terms that each row of a batch contributes to a sum over the batch, such as a gradient or a loss.
 
-The placement analysis of data parallelism (`distribute/placement/`) says where a value stops having one row per row of
-the batch: at a `Partial` value, a sum over them.  From a gradient the search goes back through linear ops to the sums,
-products and scatters over rows, whose operands are the terms.  A sum that is used nonlinearly (a count that divides,
-the statistics of a batch norm) counts as a constant: contributions add up to the gradient of the batch.
+The placement analysis of data parallelism (`distribute/placement/`) finds where rows are reduced: a `Partial` value is
+a sum over rows.  From a gradient the search goes back through linear ops to the sums, products and scatters over rows,
+whose operands give the terms.  A sum that is used nonlinearly (a count that divides, the statistics of a batch norm) is
+treated as a constant, so that the contributions of all rows add up to the gradient of the batch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wholestep.compiler.passes.per_row.terms import Dense, OneHot, Outer, Rows, 
 from wholestep.compiler.passes.per_row.windows import image_gradients, weight_gradient_term
 from wholestep.errors import GraphError
 
-ROW_NORM_OF, LOOP = "row norm of ", "explicit rows in a loop, as `{}` has no rule"  # names of nodes, for reports
+ROW_NORM_OF, LOOP = "row norm of ", "explicit rows in a loop, as `{}` has no rule"  # node names that reports show
 
 
 class Contributions:
@@ -85,7 +85,7 @@ class Contributions:
         return placements[0] if isinstance(node.result, TensorType) else TuplePlacement(placements)
 
     def is_affected(self, node: Node) -> bool:
-        """Does a value depend on the rows of the batch, if only through a sum over them?"""
+        """Does a value depend on the rows of the batch, possibly through a sum over them?"""
         self.placement(node)
         return any(self._placements[each] != Replicated() for each in toposort([node]))
 
@@ -119,7 +119,7 @@ class Contributions:
         return self._decomposed[composite]
 
     def mixing_node(self, root: Node) -> Node | None:
-        """What makes row i of a row-wise value depend on other rows, such as a batch norm; None if nothing does."""
+        """The node that makes row i of a value depend on other rows, such as a batch norm; None if there is none."""
         for node in toposort([root]):
             placement = self.placement(node)
             if placement == Partial() or is_refused(placement):
@@ -167,7 +167,7 @@ class Contributions:
         return [Outer(Dense(left), Dense(right))]
 
     def _vectors(self, node: Node, operand: int) -> Node:
-        """An operand as (batch, leading axes, k, its other axis), k being the positions of a row that are summed."""
+        """An operand as (batch, leading axes, k, other axis), where k are the positions of a row to sum over."""
         x = node.inputs[operand]
         rows, origin = self.rows_first(x)
         k_axis = contracted_axis(node, operand)
@@ -223,7 +223,7 @@ class Contributions:
         return [term]
 
     def _row_images(self, x: Node) -> Node:
-        """Images as (batch, images of a row, ...): a row of a three-dimensional convolution has several."""
+        """Images as (batch, images per row, ...): in a three-dimensional convolution a row has several images."""
         rows, _ = self.rows_first(x)
         batch, outer, inner, *rest = rows.type.shape
         return b.reshape(rows, (batch, outer * inner, *rest))
@@ -238,7 +238,7 @@ class Contributions:
         return t.total([t.explicit(term) for term in self.terms(node)])
 
     def _loop(self, node: Node) -> list[Term]:
-        """The fallback for ops without a rule: the op itself in a loop over the rows, whose results are stored."""
+        """The fallback for ops without a rule: a loop over the rows that computes the op and stores the results."""
         self.looped.append(node.op)
         has_rows = [self.placement(x) != Replicated() for x in node.inputs]
         operands = [self._row_operand(x) if rows else x for x, rows in zip(node.inputs, has_rows, strict=True)]
@@ -305,7 +305,7 @@ class Contributions:
         return [Rows(b.pad(t.explicit(term), low, high)) for term in self.terms(node.inputs[0])]
 
     def _concat(self, node: Node) -> list[Term]:
-        """Every operand padded with zeros to the whole result."""
+        """Every operand of a concatenation, padded with zeros to the shape of the result."""
         axis = attrs_of(node, at.ConcatAttrs).axis
         result: list[Term] = []
         start: Extent = 0
@@ -318,16 +318,16 @@ class Contributions:
         return result
 
     def share_sums(self, graph: IRGraph) -> IRGraph:
-        """A graph in which sums over rows are those of explicit contributions, if these are computed anyway."""
+        """The graph with sums over rows computed from explicit contributions, where these are computed anyway."""
         sums = {node: b.cast(b.sum_axes(rows, (0,)), node.type.dtype) for node, rows in self.explicit.items()}
         return rewrite(graph, lambda node: sums.get(node, node)) if sums else graph
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def rows_first(self, x: Node) -> tuple[Node, list[int]]:
-        """A row-wise value with the batch as first axis, and for each of its axes the axis of x that it comes from.
+        """x with the batch as its first axis, and for each axis of the result the axis of x that it comes from.
 
-        An axis that was merged with the batch, (outer · batch · inner), is split again.
+        If the batch is merged with other axes, (outer · batch · inner), the merged axis is split.
         """
         placement = self.placement(x)
         assert isinstance(placement, Sharded)
@@ -349,7 +349,7 @@ def _transpose(term: Term) -> Term:
 
 
 def _scalar_of(x: Node) -> Node | None:
-    """The scalar that a tensor repeats, if it does."""
+    """The scalar that was broadcast to a tensor; None for other tensors."""
     while x.op in ("expand", "reshape", "cast") and x.type.rank:
         (x,) = x.inputs
     return x if x.type.rank == 0 else None
@@ -404,7 +404,7 @@ def gradient_square_norms(gradients: Mapping[str, Node], rows: Contributions) ->
 
 
 def row_forms(names: Iterable[str]) -> dict[str, list[str]]:
-    """The parameters whose norms of rows are computed in each form, from the names of a step's nodes."""
+    """Form of computation -> the parameters whose row norms are computed in it, read from the node names of a step."""
     forms: dict[str, list[str]] = {}
     for name in reversed(list(dict.fromkeys(names))):  # the norms are added from the last parameter to the first
         if name.startswith(ROW_NORM_OF):

@@ -1,7 +1,7 @@
-"""The contributions of rows to an op without a rule of its own: the op is computed for one row after the other.
+"""Contributions of rows to an op that has no rule: a `scan` that computes the op for one row at a time.
 
-An op over row-wise operands that sums over the batch is computed from one row at a time, and a linear op over a sum is
-computed from the contribution of one row.  Both are a `scan` over the rows, whose results are explicit contributions.
+For an op that sums over the batch, an iteration computes it from one row of its operands; for a linear op over such a
+sum, from the contribution of one row.  The stacked results are explicit contributions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wholestep.compiler.ir.types import Extent, TensorType
 
 
 def map_over_rows(node: Node, operands: Sequence[Node], has_rows: Sequence[bool], batch: Extent) -> Node:
-    """(batch, ...): the node over row i of the operands that have rows, (batch, ...), and over the whole others."""
+    """(batch, ...): iteration i computes the node from row i of its row-wise operands and from all of the others."""
     sequences = [i for i, each in enumerate(has_rows) if each]
     order = [*sequences, *(i for i, each in enumerate(has_rows) if not each)]
     parameters = {i: _parameter(i, operands[i].type, is_sliced=has_rows[i]) for i in order}

@@ -1,4 +1,4 @@
-"""The loss of each row of a batch: the numerator of the row over its denominator."""
+"""The loss of each row of a batch: the row's part of the numerator, divided by its part of the denominator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wholestep.errors import GraphError
 
 
 def row_losses(loss: Node, rows: Contributions, batch: str) -> Node:
-    """The loss of each row, (batch,); 0 for a row without weight.  Terms that no row affects are left out."""
+    """The loss of each row, (batch,); 0 for a row of weight 0.  Terms independent of the rows are left out."""
     value = _row_losses(loss, rows, batch)
     if value is None:
         raise GraphError("per_row: the loss does not depend on the rows of the batch.")
@@ -21,7 +21,7 @@ def row_losses(loss: Node, rows: Contributions, batch: str) -> Node:
 
 
 def unaffected_terms(node: Node, rows: Contributions) -> Node | None:
-    """The terms of a loss that `row_losses` leaves out, such as a penalty of the weights; None if there are none."""
+    """The terms of a loss that `row_losses` leaves out, such as a weight penalty; None if there are none."""
     if not rows.is_affected(node):
         return node
     if node.op == "cast" and (part := unaffected_terms(node.inputs[0], rows)) is not None:

@@ -1,9 +1,9 @@
 """Terms of a row's contribution to a gradient, and their inner products.
 
-The gradient of a batch is a sum over its rows; the contribution of a row is a sum of terms.  A product over (row, k)
-gives the term Σₖ leftₖ ⊗ rightₖ, which is kept in factors: ‖Σₖ aₖ ⊗ dₖ‖² = Σₖₗ (aₖ·aₗ)(dₖ·dₗ) needs two Gram matrices
-of (k, k) instead of the gradient of every row (arXiv:1510.01799 for one k, arXiv:2009.03106 for sequences).  All other
-terms are explicit: a tensor whose first axis is the batch.
+The gradient of a batch is a sum over its rows; the contribution of a row is a sum of terms.  A product that sums over
+rows and positions k gives the term Σₖ leftₖ ⊗ rightₖ.  It stays in factors, because ‖Σₖ aₖ ⊗ dₖ‖² = Σₖₗ (aₖ·aₗ)(dₖ·dₗ)
+needs two Gram matrices of (k, k) instead of the gradient of every row (arXiv:1510.01799 for one k, arXiv:2009.03106 for
+sequences).  All other terms are explicit: tensors whose first axis is the batch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from wholestep.compiler.ir.types import DType, Extent, float32, float64
 
 View = Callable[[Node], Node]  # maps an explicit term, whose first axis is the batch
 EXPLICIT = "explicit rows"
-MOVE = 32  # multiply-adds in the time in which an element is stored and read twice (measured beside a product)
-MOST_MEMORY = 4  # the largest product of a row, as a multiple of its operands
-SYMBOLIC = 64  # positions of a row assumed where their number is symbolic
+MOVE = 32  # the time to store an element and read it twice, in multiply-adds (measured next to a product)
+MOST_MEMORY = 4  # the largest explicit product of a row, as a multiple of its operands' elements
+SYMBOLIC = 64  # the assumed number of positions in a row if it is symbolic
 
 
 @dataclass(frozen=True)
 class OneHot:
-    """One-hot vectors by their positions: the left factor of an embedding's gradient."""
+    """One-hot vectors, stored as positions: the left factor of an embedding's gradient."""
 
     positions: Node  # (batch, k), integers
     size: Extent
@@ -55,7 +55,7 @@ Factor = OneHot | Dense
 
 @dataclass(frozen=True)
 class Outer:
-    """Σₖ leftₖ ⊗ rightₖ for each row; `views` reshape the explicit form, which they leave its norm."""
+    """Σₖ leftₖ ⊗ rightₖ for each row; `views` permute or reshape the explicit form, so they do not change its norm."""
 
     left: Factor
     right: Factor
@@ -64,7 +64,7 @@ class Outer:
 
 @dataclass(frozen=True)
 class Rows:
-    """An explicit contribution: (batch, ...); `stored` has the same elements in the order of memory."""
+    """An explicit contribution, (batch, ...); `stored` has the same elements in the order in which memory has them."""
 
     values: Node
     stored: Node | None = None
@@ -95,7 +95,7 @@ def _times(x: Node, factor: Node) -> Node:
 
 
 def form(terms: Sequence[Term]) -> str:
-    """How `square_norm` computes the norm of a sum of terms, in words."""
+    """The form in which `square_norm` computes the norm of a sum of terms, for reports."""
     if _has_inner_products(terms):
         return "Gram matrices"
     single = terms[0] if len(terms) == 1 else None
@@ -134,9 +134,10 @@ def _square(term: Term) -> Node:
 
 
 def is_shared_product(*sizes: Extent) -> bool:
-    """Is a product of every row, whose sum is the gradient of the batch, cheaper than Gram matrices beside a product?
+    """Is computing the product of every row, and the batch's gradient as their sum, cheaper than Gram matrices?
 
-    It takes the operations of the gradient itself, and as much memory as a few times its operands.
+    The products replace the batch's own gradient, while Gram matrices are computed in addition to it; but they need
+    memory for every row.
     """
     k, m, n = (e if isinstance(e, int) else SYMBOLIC for e in sizes)
     return k > 1 and k * k * (m + n) > MOVE * m * n and m * n <= MOST_MEMORY * k * (m + n)
@@ -152,7 +153,7 @@ def _is_explicit(term: Outer) -> bool:
 
 
 def _square_of_vector(factor: Dense) -> Node:
-    """‖v‖² of each row's one vector, in the shape (batch, size), in which the layer reads it too."""
+    """‖v‖² if each row has one vector, computed from the shape (batch, size) that the layer itself uses."""
     return _sum_squares(b.reshape(factor.vectors, (factor.vectors.type.shape[0], factor.size)))
 
 
@@ -189,7 +190,7 @@ def x_positions(x: Factor) -> Node:
 
 
 def _pick(vectors: Node, positions: Node, shape: Sequence[Extent]) -> Node:
-    """vectors[b, k, positions[b, l]] as (batch, k, l): a gather from the flattened vectors."""
+    """(batch, k, l): vectors[b, k, positions[b, l]], by a gather from the flattened vectors."""
     batch, count, size = vectors.type.shape
     integers = positions.type.dtype
     vector = b.add(
@@ -221,7 +222,7 @@ def _vectors(factor: Factor, dtype: DType) -> Node:
 
 
 def in_float(x: Node) -> Node:
-    """Half types in float32: squares of half numbers overflow and vanish."""
+    """Half types cast to float32, since squares of half numbers overflow and underflow."""
     return x if x.type.dtype == float64 else b.cast(x, float32)
 
 

@@ -1,7 +1,7 @@
-"""Gradients in which every row has a weight: the contributions of the rows, scaled, without a second backward pass.
+"""Gradients with a weight for every row, such as a clipping factor, without a second backward pass.
 
-A gradient is a linear function of sums over rows.  Each of those sums gets the weight of its rows as a factor of one
-operand: Σᵢ cᵢ·aᵢ⊗δᵢ is the product of a and c·δ, which the first backward pass has computed (book-keeping,
+A gradient is a linear function of sums over rows, and each of these sums is computed again with the weights multiplied
+into one operand: Σᵢ cᵢ·aᵢ⊗δᵢ is the product of a and c·δ, where a and δ come from the only backward pass (book-keeping,
 arXiv:2210.00038).
 """
 

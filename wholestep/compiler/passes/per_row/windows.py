@@ -1,9 +1,9 @@
 """The contribution of each image to the gradient of a convolution's weight.
 
 The windows of an image are unfolded to vectors (positions, channels · window), so the contribution is Σ over positions
-of window ⊗ gradient, as in a dense layer over a sequence; groups are products of their own.  Small images and weights
-have a kernel of their own, the gradient of the weight for each image (`pooled_grad_weight`; its pool has windows of one
-pixel where the network has none): the gradient of the batch is the sum of these, and costs no second pass.
+of window ⊗ gradient, as in a dense layer over a sequence; each group is a separate product.  For small images and
+weights one kernel computes the weight gradient of each image (`pooled_grad_weight`, with pooling windows of one pixel
+if the network has no pool), and the gradient of the batch is their sum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_WEIGHTS, MOST_PIXELS = 1 << 12, 1 << 13  # elements of a weight, and of an 
 
 
 def image_gradients(node: Node) -> Rows | None:
-    """The gradient of a convolution's weight for every image; None where its kernel does not fit."""
+    """The gradient of a convolution's weight for every image; None if the kernel for small images does not apply."""
     x, g = node.inputs
     attrs = attrs_of(node, at.ConvGradAttrs)
     is_dense = not attrs.last and attrs.groups == 1 and max(*attrs.stride, *attrs.dilation) == 1

@@ -83,9 +83,9 @@ def load(data: bytes, *, own: bool = False) -> Plan:
     """The plan that `dump` wrote; PlanError if it is damaged or not sound.
 
     Args:
-        own: the data is trusted: it comes from the user's cache, which only this user writes and from which machine
-            code is loaded unchecked.  The planner checked the plan before it was stored, with the checks of these
-            sources, whose digest is part of the key; the checksum shows that it is the same plan.
+        own: the data comes from the user's cache and is not checked again: only this user can write to the cache, and
+            machine code is loaded from it anyway.  The planner checked the plan before storing it.  A digest of the
+            planner's sources is part of the cache key, and a checksum detects damage.
     """
     read_header(data)
     try:

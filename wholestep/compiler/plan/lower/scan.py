@@ -121,7 +121,7 @@ class _Body:
         return build.reshape(cut, shape[1:])
 
     def graph(self) -> IRGraph:
-        """The graph of one iteration; its updates are the values stored in stacks."""
+        """The graph of one iteration, whose updates store the iteration's results in stacks (iterations, ...)."""
         a, before = self.attrs, self.iteration + (1 if self.attrs.reverse else 0)
         after = self.iteration + (0 if self.attrs.reverse else 1)
         arguments = [self.slot(self.leaf(item), before) for item in self.items[: a.carries]]

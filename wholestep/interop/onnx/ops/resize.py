@@ -21,8 +21,8 @@ from wholestep.interop.onnx.read.table import Array, onnx_op
 class Axis:
     """The parameters of a Resize along one axis: the size before and after, the scale, and the region of interest."""
 
-    given: int
-    wanted: int
+    input_size: int
+    output_size: int
     scale: float
     start: float = 0.0
     end: float = 1.0
@@ -41,7 +41,7 @@ class How:
 
 def positions(a: Axis, how: str) -> Array:
     """The input coordinate of each output element."""
-    i, n, m, s = np.arange(a.wanted, dtype=np.float64), a.given, a.wanted, a.scale
+    i, n, m, s = np.arange(a.output_size, dtype=np.float64), a.input_size, a.output_size, a.scale
     exact = n * s  # the output size before rounding
     table: dict[str, Callable[[], Array]] = {
         "half_pixel": lambda: (i + 0.5) / s - 0.5,
@@ -87,10 +87,10 @@ def _cubic(d: Array, a: float) -> Array:
 
 def weights(a: Axis, how: How) -> Array:
     """The interpolation matrix (outputs, inputs): the weight of each input element in each output element."""
-    x, n = positions(a, how.places), a.given
+    x, n = positions(a, how.places), a.input_size
     stretch = max(1.0, 1.0 / a.scale) if how.antialias else 1.0  # widen the filter when downsampling
     reach = math.ceil((1 if how.mode == "linear" else 2) * stretch) + 1
-    matrix = np.zeros((a.wanted, n))
+    matrix = np.zeros((a.output_size, n))
     for i, place in enumerate(x):
         taps = np.arange(math.floor(place) - reach, math.floor(place) + reach + 2)
         d = (taps - place) / stretch
@@ -106,17 +106,17 @@ def weights(a: Axis, how: How) -> Array:
 def resize_axis(x: Tensor, axis: int, a: Axis, how: How) -> Tensor:
     """Resize one axis of x."""
     crop = how.places == "tf_crop_and_resize"
-    if a.given == a.wanted and a.scale == 1 and not crop:
+    if a.input_size == a.output_size and a.scale == 1 and not crop:
         return x
-    need_room([a.wanted] if how.mode == "nearest" else [a.wanted, a.given])
+    need_room([a.output_size] if how.mode == "nearest" else [a.output_size, a.input_size])
     where = positions(a, how.places)
     if how.mode == "nearest":
-        x = along(x, nearest_places(where, a.given, how.nearest), axis)
+        x = along(x, nearest_places(where, a.input_size, how.nearest), axis)
     else:
         x = multiply_axis(x, axis, weights(a, how).T)
     if not crop:
         return x
-    inside = ((where >= 0) & (where <= a.given - 1)).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+    inside = ((where >= 0) & (where <= a.input_size - 1)).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
     return x if inside.all() else ws.where(as_tensor(inside), x, float(how.outside))
 
 
@@ -151,7 +151,7 @@ def resize(
         if a is not None:
             if roi is not None and roi.size and how.places == "tf_crop_and_resize":
                 ends = roi.reshape(-1)
-                a = Axis(a.given, a.wanted, a.scale, float(ends[i]), float(ends[i + len(places)]))
+                a = Axis(a.input_size, a.output_size, a.scale, float(ends[i]), float(ends[i + len(places)]))
             x = resize_axis(x, d, a, how)
     return x
 
@@ -176,7 +176,7 @@ def _axes(
             if value == n or (by_scale and value == 1):
                 resized.append(None)
                 continue
-            raise ShapeError(f"Resize of the symbolic dimension {n}; give the dimension a fixed number.")
+            raise ShapeError(f"Resize changes the symbolic dimension {n}; give the dimension a fixed size.")
         m = math.floor(n * float(value)) if by_scale else int(value)
         resized.append(Axis(n, m, float(value) if by_scale else m / n))
     return resized

@@ -50,7 +50,7 @@ def reshape(x: Tensor, shape: Array, *, allowzero: int = 0, node: NodeContext) -
     wanted = extents(shape)
     batch = node.batch
     if batch is not None and shape.dtype != object and wanted[:1] == [batch.fixed] and batch.is_in(x.shape):
-        wanted[0] = batch.given  # a file for a fixed batch size contains it in its shapes
+        wanted[0] = batch.actual  # a file for a fixed batch size contains it in its shapes
     sizes = [x.shape[i] if e == 0 and not allowzero and i < x.ndim else e for i, e in enumerate(wanted)]
     return x.reshape(tuple(sizes))
 
@@ -90,8 +90,8 @@ def expand(x: Tensor, shape: Array) -> Tensor:
 @onnx_op("Concat")
 def concat(first: Tensor, *rest: Tensor, axis: int, node: NodeContext) -> Tensor:
     parts, batch = [first, *rest], node.batch
-    if batch is not None and axis_of(axis, first.ndim) and any(t.shape[0] == batch.given for t in parts):
-        parts = [t.expand(batch.given, *t.shape[1:]) if t.shape[0] == batch.fixed == 1 else t for t in parts]
+    if batch is not None and axis_of(axis, first.ndim) and any(t.shape[0] == batch.actual for t in parts):
+        parts = [t.expand(batch.actual, *t.shape[1:]) if t.shape[0] == batch.fixed == 1 else t for t in parts]
     return ws.concat(parts, axis)
 
 

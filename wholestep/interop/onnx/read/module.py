@@ -37,8 +37,8 @@ def from_onnx(source: str | PathLike[str] | bytes, *, constants: Sequence[str] =
     """The network of an ONNX file (opset 13 to 28) as a module that trains, predicts and is saved like any other.
 
     Initialisers of floats are its parameters, under their names; the statistics of `BatchNormalization` are buffers
-    that follow the batches; scalars, sizes, and arrays with infinities stay constants.  Dropout and batch norms
-    are by mode again, as they were before they were exported.  Half types are widened to float32.
+    that training updates; scalars, sizes, and arrays with infinities stay constants.  Dropout and batch norms
+    behave differently in training and evaluation again, as before the export.  Half types are widened to float32.
 
     Args:
         source: the path of a file, whose external data is in the same folder, or its bytes.

@@ -36,13 +36,13 @@ class ExportedBatch:
     """The batch size that a file was exported for, and a different one that the network is called with."""
 
     fixed: int
-    given: Extent
+    actual: Extent
 
     def is_in(self, shape: Sequence[Extent]) -> bool:
         """Does a shape depend on the batch size?"""
-        if isinstance(self.given, int):
-            return self.given in shape[:1]
-        return any(isinstance(e, Dim) and self.given.symbols & e.symbols for e in shape)
+        if isinstance(self.actual, int):
+            return self.actual in shape[:1]
+        return any(isinstance(e, Dim) and self.actual.symbols & e.symbols for e in shape)
 
 
 @dataclass(frozen=True)

@@ -313,7 +313,7 @@ def _is_fresh(node: Any) -> bool:
     return node.op == "call_function" and schema is not None and all(r.alias_info is None for r in schema.returns)
 
 
-_KEPT: Callable[[str], bool] = lambda name: (found := find_row(name)) is not None and found.whole  # noqa: E731
+_KEPT: Callable[[str], bool] = lambda name: (row := find_row(name)) is not None and row.whole  # noqa: E731
 
 
 def _table() -> Any:

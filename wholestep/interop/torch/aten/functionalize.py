@@ -139,7 +139,7 @@ class _Functionalizer(Memory):
         self.name(node, Cell(self.copy(node)))
 
     def _write_in_place(self, node: Any) -> None:
-        """`x.relu_()`: the value of the functional op becomes that of x, and the result is another name of x."""
+        """`x.relu_()`: x gets the value of the functional op, and the result is an alias of x."""
         schema, name = node.target._schema, packet(node)
         written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
         functional = overloads(name[:-1]).get(node.target._overloadname) if name.endswith("_") else None

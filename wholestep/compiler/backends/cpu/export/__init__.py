@@ -1,1 +1,1 @@
-"""A step as C source with one block of memory: plans, tables and the runtime of an exported program."""
+"""Exports a step as C source that uses one block of memory: rendered plans, tables and a small runtime."""

@@ -1,6 +1,6 @@
 """The layout of the memory block: the head, the arguments of each program, states, copies, staged rows, scratch.
 
-Pointers and `long` have 8 bytes here, so that offsets are the same on machines of 32 and of 64 bits.
+Offsets assume pointers and `long` of 8 bytes, so that they are the same on 32-bit and 64-bit machines.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Block:
 
 
 class _Cursor:
-    """Hands out consecutive aligned ranges."""
+    """Allocates consecutive aligned ranges."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -97,7 +97,7 @@ def _own_buffers(plan: Plan, states: Mapping[str, int], cursor: _Cursor) -> dict
 
 
 def _staging_sizes(step: ExportedStep) -> dict[str, int]:
-    """The bytes of the rows of a shuffled batch, for each input that training reads row by row."""
+    """Bytes of the buffers into which a shuffled batch is gathered, for each input that training reads by rows."""
     sizes = dict[str, int]()
     for plan in step.entries["train"].plans if "train" in step.entries else ():
         for name, id in plan.inputs:

@@ -34,12 +34,12 @@ def c_files(step: ExportedStep, block: Block) -> dict[str, str]:
 
 
 def compiled_files(files: Iterable[str]) -> list[str]:
-    """The files that are compiled; gemm_double.c includes gemm.c under other names, and both are compiled."""
+    """The C files to compile.  gemm_double.c includes gemm.c under other names, and both are compiled."""
     return [name for name in files if name.endswith(".c") and name != "main.c"]
 
 
 def compile_flags(target: str) -> list[str]:
-    """The flags with which a compiler gives the bits of Python on a target."""
+    """The compiler flags with which a step computes the same bits as in Python on a target."""
     flags = [flag for flag in (*FLAGS, *flags_of(target)) if flag not in (*LIBRARY_FLAGS, TUNE)]
     return [*flags, "-fopenmp-simd", FREESTANDING]
 
@@ -88,7 +88,7 @@ def _header(step: ExportedStep, block: Block) -> str:
 
 
 def _enum(kind: str, names: Iterable[str]) -> str:
-    """The numbers of tensors as constants: names with underscores, and with their number if two are alike."""
+    """The numbers of tensors as C constants named after them; if two names become equal, their number is appended."""
     constants: dict[str, int] = {}
     for i, name in enumerate(names):
         constant = f"WS_{kind}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}"

@@ -15,12 +15,12 @@ BATCH_DIMS = ("batch_dim", "first_dim", "rows_dim", "parts_dim", "own_dim", "who
 
 @dataclass(frozen=True)
 class ExportedEntry:
-    """An entry point: its plans run one after the other, the last one once if there are several."""
+    """An entry point: its plans run in order for each part of the rows; if there are several, the last runs once."""
 
     plans: tuple[Plan, ...]
     dims: Mapping[str, str]  # the symbol of each of BATCH_DIMS
-    batch: int  # the most rows of a call; in "evaluate_all" any number of rows are a call
-    part: int  # the most rows of a program
+    batch: int  # the largest number of rows of a call; "evaluate_all" accepts any number
+    part: int  # the largest number of rows that one program processes
     refused: str | None = None  # the output that is nonzero if an update was refused
     stops: bool = False  # does a refused update end a run?
 
@@ -31,7 +31,7 @@ class ExportedEntry:
 
     @property
     def least(self) -> int:
-        """The fewest rows of a program, which a norm may need to be more than one."""
+        """The smallest number of rows that a program accepts; a batch norm may need more than one."""
         symbol = self.dims["batch_dim"]
         bounds = [least for plan in self.plans for least in plan.least if symbol in plan.symbols]
         fits = (
@@ -44,7 +44,7 @@ class ExportedEntry:
 
 @dataclass(frozen=True)
 class ExportedMetric:
-    """A metric: the states whose quotient it is (or the root of it), or neither."""
+    """A metric: the two states whose quotient (or its square root) it is, or None if C cannot compute it."""
 
     name: str
     kind: str
@@ -54,7 +54,7 @@ class ExportedMetric:
 
     @property
     def formula(self) -> str | None:
-        """How C computes it, for the manifest."""
+        """The formula that step.c evaluates, as manifest.json names it; None if C cannot compute the metric."""
         if self.ratio is None:
             return None
         return "root of ratio" if self.root else "ratio"
@@ -62,7 +62,7 @@ class ExportedMetric:
 
 @dataclass(frozen=True)
 class ExportedStep:
-    """The entry points over one state, and the numbers that users may read and set."""
+    """The entry points over one state, and the scalars, counters, states and metrics that users may read or set."""
 
     target: str
     seed: int
@@ -95,7 +95,7 @@ class ExportedStep:
 
     @cached_property
     def inputs(self) -> dict[str, Buffer]:
-        """The inputs of all programs by name, each at its largest."""
+        """The inputs of all programs by name, with the largest shape of each."""
         largest: dict[str, Buffer] = {}
         for plan in self.plans.values():
             for name, id in plan.inputs:

@@ -76,7 +76,7 @@ def checkpoint_bytes(step: ExportedStep) -> int:
 
 
 def c_string(text: str | bytes) -> str:
-    """A C string literal of any bytes; trigraphs and hexadecimal escapes cannot arise."""
+    """Bytes as a C string literal, escaped so that it contains no trigraphs and no hexadecimal escapes."""
     data = text.encode() if isinstance(text, str) else text
     return '"' + "".join(chr(b) if 32 <= b < 127 and b not in b'"\\?' else f"\\{b:03o}" for b in data) + '"'
 

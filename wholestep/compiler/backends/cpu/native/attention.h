@@ -16,7 +16,7 @@
 #define WS_MOST_QUERIES 64                            /* queries of any block */
 #define WS_LEAST(a, b) ((a) < (b) ? (a) : (b))
 
-/* The part of the next call's operands that one product prefetches: proportional to its queries. */
+/* The part of the next call's operands that one block of queries prefetches: its share of all queries. */
 typedef struct { const ws_ahead *from; long count; } ws_ahead_share;
 #define WS_NOTHING ((ws_ahead_share){0, 0})
 #define WS_SHARE(a, first, rows) ws_share_of((a)->ahead, (a)->aheads, first, rows, (a)->group * (a)->queries)

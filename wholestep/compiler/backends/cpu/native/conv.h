@@ -96,8 +96,8 @@ WS_WINDOWS(float, f32)
 WS_POOLS(float, f32, uint8_t, u8)
 WS_POOLS(float, f32, int32_t, i32)
 
-/* Pixels that one tap of a kernel connects: `count` consecutive results from `result` on, computed from as
-   many inputs from `input` on. */
+/* A run of pixels of one tap: results `result` to `result + count` are computed from inputs `input` to
+   `input + count`. */
 typedef struct { int result, input, count; } ws_span;
 typedef struct { int place, spans; } ws_tap;
 

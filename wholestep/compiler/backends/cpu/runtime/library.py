@@ -288,7 +288,7 @@ class Library:
         return positions[:count] if count <= DOUBTFUL else None
 
 
-# The functions of each part of the library, with their argument structures; then dtype -> the part with its products.
+# Part of the library -> function -> its argument structure; then dtype -> the part that has its GEMM.
 FUNCTIONS: dict[str, dict[str, type[Structure]]] = {
     "half": {"gemm_bf16": Gemm, "gemm_f16": Gemm, "pair_rows": Pairs},
     "double": {"gemm_f64": Gemm},

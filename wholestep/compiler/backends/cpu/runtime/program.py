@@ -368,9 +368,9 @@ class CpuProgram(NativeProgram):
 
     def loop_of(self, epoch: Epoch) -> native.NativeLoop:
         """The native loop's description of an epoch, without the start of a slice: most of it is built once per run."""
-        if self not in epoch.kept:
-            epoch.kept[self] = self._loop_over(epoch)
-        loop: native.NativeLoop = epoch.kept[self]
+        if self not in epoch.program_caches:
+            epoch.program_caches[self] = self._loop_over(epoch)
+        loop: native.NativeLoop = epoch.program_caches[self]
         loop.order_kind = native.SEQUENTIAL if epoch.order is None else native.SHUFFLED
         loop.order_epoch = epoch.order or 0
         return loop

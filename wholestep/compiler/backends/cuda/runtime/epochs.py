@@ -107,7 +107,7 @@ class Epochs:
         """Can the epoch run here?  It needs arrays, and indices that are all in range."""
         if not epoch.sources or len(epoch.sources) > MOST_SOURCES:
             return False
-        self._resident = epoch.kept.get(self)
+        self._resident = epoch.program_caches.get(self)
         if self._resident is None:
             size = sum(a.nbytes for a in epoch.sources.values())
             try:
@@ -122,7 +122,7 @@ class Epochs:
                 )
             else:
                 self._resident = copy_sources(self._gpu, epoch.sources)
-            epoch.kept[self] = self._resident
+            epoch.program_caches[self] = self._resident
         return True
 
     # -- an epoch ------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Epochs:
     def _slice(self, epoch: Epoch, updates: range, seconds: float, losses: list[AnyArray]) -> int:
         """Runs updates until the time is up; appends their losses and returns their number."""
         self._program.begin_slice(epoch)
-        self._resident = epoch.kept[self]  # set by takes()
+        self._resident = epoch.program_caches[self]  # set by takes()
         self._elsewhere = frozenset(dict(self._program.plan.inputs)[name] for name in epoch.sources)
         self._is_long = epoch.rows > MOST_DATA
         most = self._most_steps()

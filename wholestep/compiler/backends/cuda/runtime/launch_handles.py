@@ -20,12 +20,12 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 class CudaLaunch:
     """Handle of a launch that may still be running.  One is created per step, so it is small."""
 
-    __slots__ = ("__weakref__", "_coming", "_kept", "_program", "_resolved", "_sizes", "_turn")
+    __slots__ = ("__weakref__", "_coming", "_program", "_resolved", "_saved", "_sizes", "_turn")
 
     def __init__(
-        self, program: CudaProgram, turn: StagingSlot, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] = NOTHING
+        self, program: CudaProgram, turn: StagingSlot, sizes: Mapping[str, int], saved: Mapping[str, AnyArray] = NOTHING
     ) -> None:
-        self._program, self._turn, self._sizes, self._kept = program, turn, sizes, kept
+        self._program, self._turn, self._sizes, self._saved = program, turn, sizes, saved
         self._coming: Mapping[str, DeferredOutput] = NOTHING  # large outputs being copied to the host
         self._resolved = False
 
@@ -40,8 +40,8 @@ class CudaLaunch:
 
     def read(self, name: str) -> AnyArray:
         """A copy of an output."""
-        if name in self._kept:
-            return self._kept[name].copy()
+        if name in self._saved:
+            return self._saved[name].copy()
         if name in self._coming:
             return self._coming[name].read()
         self.wait()
@@ -51,7 +51,7 @@ class CudaLaunch:
         """Starts copying the outputs that the next launch overwrites; small ones stay in their staging slot."""
         program = self._program
         if program.large_outputs and program.is_latest(self):
-            names = [n for n in program.large_outputs if n not in self._kept and n not in self._coming]
+            names = [n for n in program.large_outputs if n not in self._saved and n not in self._coming]
             self._coming = {**self._coming, **{name: program.keep_output(name, self._sizes) for name in names}}
         return self
 
@@ -59,6 +59,6 @@ class CudaLaunch:
         """Copies all remaining small outputs, because another launch needs the staging slot."""
         self.wait()
         plan = self._program.plan
-        names = [name for name, id in plan.outputs if name not in self._kept and is_small(plan.buffers[id])]
-        self._kept = {**self._kept, **{name: self.read(name) for name in names}}
+        names = [name for name, id in plan.outputs if name not in self._saved and is_small(plan.buffers[id])]
+        self._saved = {**self._saved, **{name: self.read(name) for name in names}}
         self._resolved = True

@@ -1,1 +1,1 @@
-"""Form and grid of every kernel body, one module per subject; `choose.py` has the table."""
+"""Grids of all kernels: one module per kind of kernel; `choose.py` has the table of scheduling functions."""

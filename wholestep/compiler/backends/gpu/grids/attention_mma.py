@@ -1,8 +1,8 @@
 """Tiles of flash attention with tensor cores (native/attention_mma.h): which calls it computes, and their grid.
 
-The rows of a tile that a block iterates over determine the order of the sums, and so the bits;
-they depend on the dtype, the head widths and the shared memory of the target.  The rows that a block owns depend on the
-capacity too: they determine no bits.
+The number of rows in a tile that a block iterates over determines the order of the sums, and so the bits; it depends on
+the dtype, the head widths and the target's shared memory.  The number of rows that a block owns may also depend on the
+capacity, because it does not affect the bits.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ROW_PADDING = 16  # bytes after each row in shared memory, against bank conflict
 class MmaTiles:
     """The template arguments of a call: `GpuSchedule.tile` holds them in this order."""
 
-    warps: int  # of a block
-    fragments: int  # of 16 rows per warp
+    warps: int  # warps per block
+    fragments: int  # fragments of 16 rows per warp
     others: int  # rows of a tile that the block iterates over
-    stages: int  # buffers of such tiles
-    parts: int  # of a tile of keys: 2 if gradients of keys and of values are computed by separate blocks
+    stages: int  # number of buffers for such tiles
+    parts: int  # blocks per tile of keys: 2 if separate blocks compute the gradients of keys and of values
     short: int = 0  # 1 if one block computes all gradients of a head, whose queries and keys fit one tile each
 
     @property
@@ -64,7 +64,7 @@ def _round_up(columns: int) -> int:
 
 
 def has_mma(target: GpuTarget, dtype: DType) -> bool:
-    """Do tensor cores multiply operands of this dtype?  Those of float32 only if they may be rounded to tf32."""
+    """Do tensor cores multiply operands of this dtype?  They do for float32 only if it may be rounded to tf32."""
     return target.tensor_cores and (dtype.is_half or (dtype == float32 and target.tf32))
 
 

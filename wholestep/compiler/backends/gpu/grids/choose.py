@@ -62,13 +62,13 @@ def schedule_attention(plan: Draft, kernel: Kernel) -> GpuSchedule:
     return GpuSchedule(Form.ATTENTION, tile // rows * ROW_GROUP, max(1, blocks), tile=(tile, rows))
 
 
-# Bytes for small vectors, of which every rank receives all: `cuda/runtime/collectives.py` relies on this size.
+# Up to this many bytes, every rank receives the whole vector of a collective: see `cuda/runtime/collectives.py`.
 EXCHANGE_ROOM = 64 << 10
 ROUNDED = "of these round float32 operands to tf32, as PyTorch does by default; precision='float32' is exact"
 
 
 def choose_grids(draft: Draft) -> Draft:
-    """Gives every kernel its form, its grid and the split of its sums; launches and offsets are chosen later."""
+    """Chooses form, grid and split of the sums of every kernel; launches and offsets are chosen later."""
     kernels = tuple(replace(k, schedule=choose_grid(draft, k)) for k in count_work(draft))
     return replace(draft, kernels=kernels)
 

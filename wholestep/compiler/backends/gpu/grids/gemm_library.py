@@ -1,7 +1,7 @@
 """GEMMs of a vendor's library: which products it computes, and the record that describes a call.
 
-The library has one batch axis, row or column strides, a bias epilogue, and accumulation into the result (beta = 1), as
-cuBLASLt and hipBLASLt have.  `Fusion.plain_products` of the target says from how many FLOPs on it is faster than ours.
+As in cuBLASLt and hipBLASLt, a call has one batch axis, row or column strides, a bias epilogue, and may accumulate into
+the result (beta = 1).  `Fusion.plain_products` of the target is the number of FLOPs from which the library is faster.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def bias_of(dot: Dot) -> Load | None:
 
 
 def least_flops(target: str) -> dict[str, int]:
-    """By operand dtype: the smallest number of FLOPs of a library product."""
+    """Operand dtype -> the smallest number of FLOPs for which a library computes the product."""
     return dict(gpu_target(target).fusion.plain_products)
 
 
@@ -113,7 +113,7 @@ def is_library_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bo
 
 
 def batch_axes(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[int | None, int | None]:
-    """The batch axis of separate calls, and that of the matrices of a call: the longer one of two."""
+    """The batch axis that becomes separate calls, and the batch axis of a call: the longer one if there are two."""
     dot = kernel.body
     assert isinstance(dot, Dot)
     by_length = sorted(dot.batch, key=lambda a: evaluate(kernel.axes[a], sizes))

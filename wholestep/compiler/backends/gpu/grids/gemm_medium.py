@@ -52,9 +52,9 @@ def is_update(plan: Draft, kernel: Kernel) -> bool:
 
 
 def is_one_of_many(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
-    """Is the kernel one of several updates that share a launch, since their tiles together fill a GPU?
+    """Is the kernel one of several updates that share a launch because their tiles together fill a GPU?
 
-    A tile of it may take as long as the tiles of all updates on a full GPU, not longer: the others would wait for it.
+    A single tile must not take longer than all tiles of the launch on a full GPU, since the others would wait for it.
     """
     if not is_update(plan, kernel):
         return False

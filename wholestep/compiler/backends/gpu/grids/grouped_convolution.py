@@ -1,8 +1,8 @@
 """Grouped convolutions, depthwise ones above all: which channels and pixels a thread of `native/grouped.h` computes.
 
-They are bound by memory: a thread computes a strip of adjacent pixels for as many adjacent channels as one 16-byte load
-has, with all sums in registers.  Strips and blocks determine no bits of an image; chunks of channels and columns do, as
-do the slices of a weight gradient.  None of them depends on the batch capacity or on the number of multiprocessors.
+They are bound by memory: a thread computes a strip of adjacent pixels for the adjacent channels of one 16-byte load,
+with all sums in registers.  Strips and blocks do not affect the bits of an image; chunks of channels and columns do,
+and the slices of a weight gradient.  None of them depends on the batch capacity or the number of multiprocessors.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class GroupedShape:
 
     op: str
     groups: int
-    channels: int  # channels per group of the image that is read; of an input gradient, of the output gradient
-    outputs: int  # channels per group of the result; of a weight gradient, of the output gradient
+    channels: int  # channels per group of the image that is read (for an input gradient: the output gradient)
+    outputs: int  # channels per group of the result (for a weight gradient: of the output gradient)
     window: tuple[int, int]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -103,7 +103,7 @@ def taps_of(s: GroupedShape, lane: Lane, costs: GroupedCosts) -> int:
 
 
 def strip_of(s: GroupedShape, lane: Lane, taps: int, costs: GroupedCosts) -> int:
-    """Pixels of a strip: those with the fewest instructions for a row, whose last strip may be partly outside."""
+    """Pixels of a strip: the number with the fewest instructions per row, whose last strip may be partly outside."""
     adjoint = s.op == "conv2d_grad_input"
     step, registers = s.stride[1], costs.register_sums
     if s.op == GRADIENT:

@@ -154,7 +154,7 @@ def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
 
 
 def is_short(columns: Columns, kernel: Kernel) -> bool:
-    """Has the reduced axis so few elements that a thread adds them alone, in the order in which warps would?"""
+    """Has the reduced axis so few elements that one thread adds them, in the order in which warps would?"""
     length = kernel.axes[columns.reduced]
     is_best = any(r.op == "argmax" for r in columns.levels[0].reduces)
     return isinstance(length, int) and length <= PARTS and not is_best
@@ -171,7 +171,7 @@ def _schedule_short_columns(plan: Draft, kernel: Kernel, results: int) -> GpuSch
 
 
 def _part_rows(costs: ReductionCosts, depth: Extent, parts: int) -> int:
-    """Rows that one thread of a split sum adds: more of large images, whose blocks are many, so that each is busy."""
+    """Rows that one thread of a split sum adds: more for large images, which have enough blocks to fill the GPU."""
     pixels = evaluate(depth, dict.fromkeys(symbols_of((depth,)), 1))
     rows = pixels // (costs.sample_blocks * parts)
     return max(costs.part_rows, min(costs.most_part_rows, rows - rows % costs.part_rows))

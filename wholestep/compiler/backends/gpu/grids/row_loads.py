@@ -86,7 +86,7 @@ def is_unrolled(plan: Draft, pieces: int, schedule: GpuSchedule) -> bool:
 
 
 def sources_of(nest: Nest) -> dict[int, int]:
-    """Load of a value that an earlier level stores -> the id of that value."""
+    """Loads of values that an earlier level of the kernel has stored -> the id of the value."""
     sources: dict[int, int] = {}
     for n, level in enumerate(nest.levels):
         stored = {s.load: s.value for earlier in nest.levels[:n] for s in earlier.stores}

@@ -28,7 +28,7 @@ from wholestep.compiler.plan.model.layout import align_up
 
 BLOCK_KEYS, DIGITS = 2048, 256  # keys per block and digits of a pass: `ws_count_digits` of native/scatter.h
 RANKED_KEYS = 32  # keys per block of `ws_rank_keys`
-SLICE = 32  # adjacent sorted keys that are added first if they have the same row; determines the bits
+SLICE = 32  # sorted keys per slice: updates of one row are added within slices first, which determines the bits
 
 
 def row_axes_of(kernel: Kernel, scatter: Scatter) -> list[int]:
@@ -52,23 +52,23 @@ class Preparation:
 
     step: str
     blocks: int
-    shift: int = 0  # the first bit of the digit that a step of the sort is about
-    source: int = -1  # which of two arrays of keys is read; -1: the indices themselves
+    shift: int = 0  # the lowest bit of the digit that this pass sorts by
+    source: int = -1  # the key array that is read, 0 or 1; -1: the indices themselves
     reads_updates: bool = False
 
 
 @dataclass(frozen=True)
 class SortedScatter:
-    """A scatter with sorted indices, at capacity: its scratch memory, and the launches before it."""
+    """A scatter with sorted indices, at the largest batch: its scratch memory, and the launches before it."""
 
     indices: int
-    rows: int  # of the target
-    row: int  # elements of a target row
+    rows: int  # rows of the target
+    row: int  # elements per target row
     vector: int
     lanes: int  # threads that share a row, or a part of one
     pieces: int  # vectors per thread
-    size: int  # bytes of a sum
-    ranked: bool  # does one launch sort by comparing all pairs?
+    size: int  # bytes per element of a sum
+    ranked: bool  # does one launch sort all keys, by comparing all pairs?
 
     @property
     def wide(self) -> int:
@@ -94,7 +94,7 @@ class SortedScatter:
         return -(-self.indices // BLOCK_KEYS)
 
     def keys_at(self, number: int) -> int:
-        """Offset of an array of keys in scratch memory; the last pass writes the first array."""
+        """Offset of one of the two key arrays in scratch memory; the last pass of the sort writes array 0."""
         return number * align_up(8 * self.indices)
 
     @property

@@ -19,12 +19,12 @@ from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Nest
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Space
 
-LEAST_ELEMENTS = 1 << 20  # of a kernel: a smaller copy takes as long as its launch
-GAIN = 2  # memory sectors in the order of the stores, for each in the other order
+LEAST_ELEMENTS = 1 << 20  # smaller copies take no longer than their launch
+GAIN = 2  # the other order must touch at most 1/GAIN of the memory sectors that the order of the stores touches
 
 
 def thread_order(plan: Draft, kernel: Kernel, nest: Nest, each: int) -> tuple[int, ...]:
-    """The axes of consecutive threads, the fastest one last; () for the rows and then vectors of `each` elements."""
+    """The axes along which threads run, the fastest one last; (): rows, then vectors of `each` elements."""
     vector, sizes = nest.vector, sizes_in(plan, kernel)
     if vector is None or each == 1 or prod(evaluate(e, sizes) for e in kernel.axes) < LEAST_ELEMENTS:
         return ()
@@ -36,16 +36,16 @@ def thread_order(plan: Draft, kernel: Kernel, nest: Nest, each: int) -> tuple[in
     def stride(axis: int) -> int:
         return evaluate(stride_of(strided[0], axis), sizes) * (each if axis == vector else 1)
 
-    given = (*nest.rows, vector)
-    order = tuple(sorted(given, key=stride, reverse=True))
+    stored_order = (*nest.rows, vector)
+    order = tuple(sorted(stored_order, key=stride, reverse=True))
     gains = GAIN * _sectors(plan, kernel, accesses, order, vector, each) <= _sectors(
-        plan, kernel, accesses, given, vector, each
+        plan, kernel, accesses, stored_order, vector, each
     )
     return order if gains else ()
 
 
 def _accesses(plan: Draft, nest: Nest) -> Iterator[Load]:
-    """The loads without conditions, and the stores."""
+    """The unconditional loads, and the stores."""
     for level in nest.levels:
         yield from (i.load for i in level.body if i.load is not None and is_plain_load(i))
         yield from (s.load for s in level.stores if plan.buffers[s.load.buffer].space is not Space.WORK)
@@ -54,7 +54,7 @@ def _accesses(plan: Draft, nest: Nest) -> Iterator[Load]:
 def _sectors(
     plan: Draft, kernel: Kernel, accesses: Sequence[Load], order: Sequence[int], vector: int, each: int
 ) -> int:
-    """The memory sectors that some warps touch."""
+    """The number of memory sectors that a sample of warps touches."""
     sizes = sizes_in(plan, kernel)
     extents = {axis: max(1, evaluate(extent, sizes)) for axis, extent in enumerate(kernel.axes)}
     count = 0

@@ -108,7 +108,8 @@ template <class K> WS_INLINE void ws_count_digits(int *counts, int *counter, int
 
 /* Moves the keys of a block to their positions; equal digits stay in order. */
 template <class K> WS_INLINE void ws_place_digits(long long *to, const int *counts, int total, int shift, K key) {
-  __shared__ int next[256], first[8][256]; /* by digit: the next position; that of each warp in a round of 256 keys */
+  /* For each digit: the position of its next key, and each warp's first position in a round of 256 keys. */
+  __shared__ int next[256], first[8][256];
   const int t = threadIdx.x, lane = t % 32, warp = t / 32, blocks = (total + WS_BLOCK_KEYS - 1) / WS_BLOCK_KEYS;
   if ((int)blockIdx.x >= blocks) return;
   next[t] = counts[t * blocks + (int)blockIdx.x];

@@ -50,15 +50,15 @@ class AttentionText(ABC):
 
     @abstractmethod
     def forward(self) -> str:
-        """The call of the forward function, up to its sizes."""
+        """The text of a call of the forward function, without the size arguments, which follow."""
 
     @abstractmethod
     def backward_queries(self) -> str:
-        """The call of the backward function of a tile of queries, up to its sizes."""
+        """The same for the backward function of a tile of queries."""
 
     @abstractmethod
     def backward_keys(self) -> Sequence[str]:
-        """The calls of the backward function of a tile of keys, up to their sizes; each has blocks of its own."""
+        """The same for the backward function of a tile of keys: one or more calls, in separate blocks."""
 
     def is_aligned(self) -> bool:
         """Are all rows aligned to 16 bytes, whatever the sizes?"""

@@ -45,11 +45,11 @@ class PersistentStepText:
 class UpdateWriter(GpuWriter):
     """Writes an update whose states are in registers of the thread."""
 
-    kept: tuple[int, ...] = ()
+    register_states: tuple[int, ...] = ()
 
     def element(self, load: Load) -> str:
-        if load.buffer in self.kept:
-            return f"kept[{self.kept.index(load.buffer)}][which]"
+        if load.buffer in self.register_states:
+            return f"kept[{self.register_states.index(load.buffer)}][which]"
         return super().element(load)
 
 
@@ -86,7 +86,7 @@ def update_text(plan: Plan, step: PersistentStep) -> tuple[str, UpdateWriter]:
     head = f"float {NAME}_slope(const ws_step *step, const int row, const int column, void *const *given)"
     slope = w.device_function(head)
     w = UpdateWriter(plan, step.gradient)
-    w.kept = step.states
+    w.register_states = step.states
     (level,) = dot.levels
     acc = next(i for i in level.body if i.op == "acc")
     w.axes |= {feature: "feature", column: "column"}

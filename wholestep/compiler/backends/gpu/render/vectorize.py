@@ -66,7 +66,7 @@ class VectorizedLevel:
         return is_free and self.packs(load)
 
     def _moves(self, instr: Instr) -> bool:
-        """Does an instruction itself read the index of an element?"""
+        """Does an instruction depend on the index along the vectorized axis, not only on loaded elements?"""
         positions = [*(instr.load.index if instr.load else ()), *(g.index for g in instr.guards)]
         positions += [] if instr.index is None else [instr.index]
         return any(a == self.axis for index in positions for a, _ in index.terms)

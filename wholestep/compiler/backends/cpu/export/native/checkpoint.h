@@ -1,7 +1,7 @@
 /* Part of step.c: checkpoints as safetensors files, in the caller's memory.
 
    A file is 8 bytes with the length of its header, the header (JSON: name -> dtype, shape, offsets), then the tensors.
-   What is written has a constant header; what is read may come from anyone, so every offset is checked. */
+   The header of a written file is a constant.  A file to read may come from anyone, so every offset is checked. */
 
 static void *part_of_file(void *block, const ws_file_tensor *t) {
   head *h = block;
@@ -35,7 +35,7 @@ int ws_save(const void *block, void *file) {
   return 0;
 }
 
-/* ---- reading: each function returns the place after what it has read, or 0 ---- */
+/* ---- parsing: each function returns the address after the text that it parsed, or 0 ---- */
 
 static const char *skip_space(const char *s, const char *end) {
   while (s < end && (*s == ' ' || *s == '\n' || *s == '\t' || *s == '\r')) s++;
@@ -84,7 +84,7 @@ static int is_text(const char *from, const char *to, const char *text) {
   return !*text;
 }
 
-/* What a file says of a tensor.  A scalar may be an integer, as Python writes those that are. */
+/* A tensor's entry in the header.  A scalar may be an integer, as Python writes integral scalars. */
 typedef struct { int fits, is_integer; uint64_t first, last; } file_fields;
 
 static const char *read_fields(const char *s, const char *end, const ws_file_tensor *t, file_fields *f) {
@@ -149,7 +149,7 @@ static int read_file(void *block, const char *file, uint64_t bytes, int write) {
   return WS_BAD_FILE;
 }
 
-/* Counts that a file does not have are its step; parameters with one counter need equal counts. */
+/* An update count that the file lacks equals its step; parameters that share a counter must have equal counts. */
 static int settle_counts(head *h) {
   const uint64_t unknown = UINT64_MAX;
   for (int i = 0; i < WS_COUNTS; i++)

@@ -1,16 +1,16 @@
-/* The records of an exported step, which tables.h fills: the offsets of programs and tensors in the block.
+/* The records of an exported step, defined in tables.h: the offsets of programs and tensors in the block.
 
-   Offsets are in bytes from the start of the block; tensors are known by their numbers in step.h. */
+   Offsets are in bytes from the start of the block; tensors are identified by their numbers in step.h. */
 #ifndef WS_PROGRAM_H
 #define WS_PROGRAM_H
 #include "runtime.h"
 
 enum { WS_IN_BLOCK, WS_IN_INPUT, WS_IN_TABLES };
 
-/* Where the pointer of a buffer comes from: an offset, a bound input, or constant data. */
+/* The memory of a buffer: at an offset in the block, a bound input, or constant data. */
 typedef struct { int from; long offset; int input; const void *data; } ws_place;
 
-/* Which value a runtime scalar of a program has: scalar number n, or one of these. */
+/* The value of a program's runtime scalar: that of scalar number n, or one of these. */
 enum { WS_SCALAR_STEP = -1, WS_SCALAR_EPOCH = -2, WS_SCALAR_START = -3 };  /* WS_SCALAR_START - n: step - counts[n] */
 
 /* One plan.  Dimensions that it does not have are -1. */
@@ -24,12 +24,12 @@ typedef struct {
   const long *dims;                                   /* sizes at capacity */
   const int *scalars;
   const int *inputs;                                  /* those that are read row by row */
-  const int *slots;                                   /* and the places of their pointers */
+  const int *slots;                                   /* the indices of their pointers among the buffers */
   int batch_dim, first_dim, rows_dim, parts_dim, own_dim, whole_dim;
   long call, buffers, sizes, values, derived, work;   /* offsets of its arguments and its workspace */
 } ws_program;
 
-/* Programs that run one after the other: the first ones for each part of the rows, one that is `once` at the end. */
+/* Programs that run in order: each once per part of the rows, but a program with `once` only at the end. */
 typedef struct {
   const ws_program *programs;
   int program_count;
@@ -39,9 +39,9 @@ typedef struct {
   int loss_is_double, stops;
 } ws_entry_point;
 
-/* A tensor in the block: a state or an output of ws_predict.  `rows` -1: as many as the batch has. */
+/* A tensor in the block: a state or an output of ws_predict.  `rows` is -1 if it is the number of rows of the batch. */
 typedef struct {
-  long offset, lead, rows, columns;                   /* of what is stored: lead matrices of rows x columns */
+  long offset, lead, rows, columns;                   /* `lead` matrices of rows x columns, as stored */
   int bytes, kind, panels, transposed;                /* bytes of an element; are matrices in panels of 16 columns? */
 } ws_tensor;
 

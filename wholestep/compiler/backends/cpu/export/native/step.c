@@ -82,7 +82,7 @@ static int check_input(const head *h, int input, long rows) {
   return bad ? WS_BAD_INDEX : 0;
 }
 
-/* Are all inputs of an entry point bound, are its indices in bounds, and can it process so many rows in such parts? */
+/* Are all inputs of an entry point bound, all indices in bounds, and can it process `rows` rows in these batches? */
 static int check(const head *h, const ws_entry_point *e, long rows, long batch) {
   if (rows < 1 || batch < 1 || batch > e->batch) return WS_BAD_NUMBER;
   if (e->is_fixed && (batch != e->batch || rows % batch)) return WS_BAD_NUMBER;
