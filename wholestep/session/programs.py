@@ -88,10 +88,10 @@ class Programs:
             )
         return self.compiled
 
-    def by_name(self, what: str, given: object, more: tuple[object, ...] = ()) -> Mapping[str, object]:
+    def by_name(self, what: str, argument: object, more: tuple[object, ...] = ()) -> Mapping[str, object]:
         """The positional argument of a method, which must be one mapping by input name."""
-        if isinstance(given, Mapping) and not more:
-            return given
+        if isinstance(argument, Mapping) and not more:
+            return argument
         names = ", ".join(f"{i.name}=..." for i in self.main.inputs.all)
         raise UsageError(
             f"{what} takes its inputs by name: session.{what}({names}); received {1 + len(more)} by position."

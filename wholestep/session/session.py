@@ -128,7 +128,7 @@ class Session:
 
     def step(
         self,
-        given: Mapping[str, object] | None = None,
+        batch: Mapping[str, object] | None = None,
         /,
         *more: object,
         per_row: Sequence[str] = (),
@@ -144,8 +144,8 @@ class Session:
                 `result["row_gradient_norm"]`.  The step with them is compiled when it is first asked for.
         """
         programs = self._programs
-        if given is not None:
-            inputs = {**programs.by_name("step", given, more), **inputs}
+        if batch is not None:
+            inputs = {**programs.by_name("step", batch, more), **inputs}
         if programs.held:
             inputs = programs.with_held(inputs)
         if programs.observer is not None:

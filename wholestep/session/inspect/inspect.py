@@ -41,7 +41,7 @@ class Inspect:
         """Time a block under a name; it is listed with the spans of the build."""
         return nullcontext() if self._programs.compiled is None else self._programs.compiled.spans.span(name)
 
-    def profile(self, given: Mapping[str, object] | None = None, /, *, steps: int = 10, **inputs: object) -> Profile:
+    def profile(self, batch: Mapping[str, object] | None = None, /, *, steps: int = 10, **inputs: object) -> Profile:
         """The time, GFLOP/s and GB/s of every kernel of a step, from some steps whose effects are undone.
 
         It also has the times that the target's cost table predicts; `profile.by_layer()` is the time of every module.
@@ -52,7 +52,7 @@ class Inspect:
         from wholestep.session.inspect.profile import profile
 
         programs = self._programs
-        named = {**(programs.by_name("profile", given) if given is not None else {}), **inputs}
+        named = {**(programs.by_name("profile", batch) if batch is not None else {}), **inputs}
         return profile(programs, programs.with_held(named) if programs.held else named, steps)
 
     def trace(self, path: str | PathLike[str], profile: Profile | None = None) -> None:
@@ -155,14 +155,14 @@ class Inspect:
         plans = self._programs.plans
         return "\n".join(annotate_source(p.source, plan) for p, plan in zip(running, plans, strict=True))
 
-    def activation_stats(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, Stats]:
+    def activation_stats(self, batch: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, Stats]:
         """Statistics of every layer's output, in the order in which they are computed.
 
         Example: `session.activation_stats(x=xb)["0"].max`.
         """
         from wholestep.session.inspect.statistics import stats_of
 
-        named = {**(given or {}), **inputs}
+        named = {**(batch or {}), **inputs}
         entry = self._programs.entry_with_room("observe", named)
         names = {i.name for i in entry.inputs.all}
         return stats_of(entry({n: a for n, a in named.items() if n in names}).outputs)
@@ -186,7 +186,7 @@ class Inspect:
         wanted = {i.name for i in entry.inputs.all}
         return dict(entry({n: a for n, a in named.items() if n in wanted}).outputs)
 
-    def first_nonfinite(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> Origin | None:
+    def first_nonfinite(self, batch: Mapping[str, object] | None = None, /, **inputs: object) -> Origin | None:
         """The operation that computes the first non-finite value of the loss of these inputs, or of its gradients.
 
         The step is evaluated in NumPy with the current state; nothing changes.  None if all values are finite.
@@ -195,7 +195,7 @@ class Inspect:
         """
         from wholestep.session.inspect.nonfinite import first_nonfinite
 
-        return first_nonfinite(self._programs, {**(given or {}), **inputs})
+        return first_nonfinite(self._programs, {**(batch or {}), **inputs})
 
     def set_observer(self, observer: Observer | None) -> None:
         """Pass the activations of every layer to an observer before each step; None ends it.  The step is unchanged.

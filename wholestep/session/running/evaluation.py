@@ -33,12 +33,12 @@ class Evaluation:
         self._mixes_rows: str | None = None  # the reason why `predict` needs all rows at once; None: not determined yet
 
     @overload
-    def predict(self: Any, given: Module, /, *arrays: object, **inputs: object) -> Any: ...
+    def predict(self: Any, model: Module, /, *arrays: object, **inputs: object) -> Any: ...
     @overload
     def predict(
-        self: Any, given: Mapping[str, object] | None = None, /, **inputs: object
+        self: Any, batch: Mapping[str, object] | None = None, /, **inputs: object
     ) -> AnyArray | dict[str, AnyArray]: ...
-    def predict(self: Any, given: Any = None, /, *arrays: object, **inputs: Any) -> Any:
+    def predict(self: Any, batch_or_model: Any = None, /, *arrays: object, **inputs: Any) -> Any:
         """The outputs other than the loss, with nothing changed: an array, or a dict where there are several.
 
         More rows than the capacity are taken part by part, where every input and output has one row for each.  Of a
@@ -46,9 +46,12 @@ class Evaluation:
 
         Example: `session.predict(generator, noise)`.
         """
-        if isinstance(given, Module):
-            return given.predict(*arrays, **{"device": self._programs.where.device.name, **inputs})
-        named = {**(self._programs.by_name("predict", given, arrays) if given is not None else {}), **inputs}
+        if isinstance(batch_or_model, Module):
+            return batch_or_model.predict(*arrays, **{"device": self._programs.where.device.name, **inputs})
+        named = {
+            **(self._programs.by_name("predict", batch_or_model, arrays) if batch_or_model is not None else {}),
+            **inputs,
+        }
         compiled = self._programs.compiled
         if compiled is not None and isinstance(compiled.definition.model, Step):
             module = only_module(compiled.definition.graph)
@@ -59,10 +62,10 @@ class Evaluation:
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     @overload
-    def evaluate(self: Any, given: Module, /, *data: object, **options: Any) -> dict[str, Any]: ...
+    def evaluate(self: Any, model: Module, /, *data: object, **options: Any) -> dict[str, Any]: ...
     @overload
-    def evaluate(self: Any, given: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult: ...
-    def evaluate(self: Any, given: Any = None, /, *data: object, **inputs: Any) -> Any:
+    def evaluate(self: Any, batch: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult: ...
+    def evaluate(self: Any, batch_or_model: Any = None, /, *data: object, **inputs: Any) -> Any:
         """The loss, the outputs and the metrics of any number of rows, with nothing changed and nothing dropped.
 
         More rows than the capacity are taken batch by batch, the loss being that of all of them; the outputs of each
@@ -71,9 +74,12 @@ class Evaluation:
 
         Example: `session.evaluate(student, x, labels, loss="cross_entropy", metrics=["accuracy"])`.
         """
-        if isinstance(given, Module):
-            return given.evaluate(*data, **{"device": self._programs.where.device.name, **inputs})
-        named = {**(self._programs.by_name("evaluate", given, data) if given is not None else {}), **inputs}
+        if isinstance(batch_or_model, Module):
+            return batch_or_model.evaluate(*data, **{"device": self._programs.where.device.name, **inputs})
+        named = {
+            **(self._programs.by_name("evaluate", batch_or_model, data) if batch_or_model is not None else {}),
+            **inputs,
+        }
         return self._measure(named)
 
     def _outputs(self, named: Mapping[str, object]) -> dict[str, AnyArray]:

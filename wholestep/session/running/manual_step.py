@@ -22,18 +22,18 @@ class ManualStep:
 
     def __init__(self, programs: Programs, hyperparameters: Hyperparameters) -> None:
         self._programs, self._hyperparameters = programs, hyperparameters
-        self._given: Mapping[str, object] | None = None  # the inputs of the last `forward`
+        self._batch: Mapping[str, object] | None = None  # the inputs of the last `forward`
         self._gradients: dict[str, AnyArray] | None = None  # gradients from the last `backward` or `gradient_stats`
 
-    def forward(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> Any:
+    def forward(self, batch: Mapping[str, object] | None = None, /, **inputs: object) -> Any:
         """The outputs other than the loss, as in training but without dropout; stores the inputs for `backward`.
 
         Example: `out = session.forward(x=xb)`.
         """
-        named = {**(given or {}), **inputs}
+        named = {**(batch or {}), **inputs}
         entry = self._programs.entry(FORWARD if self._programs.clocks.averaged else "predict")
         outputs = entry({i.name: named[i.name] for i in entry.inputs.all if i.name in named}).outputs
-        self._given = named
+        self._batch = named
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def backward(self, grad_output: object) -> None:
@@ -41,13 +41,13 @@ class ManualStep:
 
         Example: `session.backward(2 * (out - target) / out.size)`.
         """
-        if self._given is None:
+        if self._batch is None:
             raise UsageError("backward needs the inputs of a forward pass: call session.forward(...) first.")
         from wholestep.steps.manual_step import UPSTREAM
 
         entry = self._programs.entry("backward")
         names = {i.name for i in entry.inputs.all}
-        self._gradients = entry({**{n: a for n, a in self._given.items() if n in names}, UPSTREAM: grad_output}).outputs
+        self._gradients = entry({**{n: a for n, a in self._batch.items() if n in names}, UPSTREAM: grad_output}).outputs
 
     def clip_gradients(self, max_norm: float) -> float:
         """Shorten all kept gradients together to a global norm; returns the norm before."""
@@ -75,19 +75,19 @@ class ManualStep:
         programs.state.step += 1
         programs.state.version += 1  # programs with a second layout of a parameter compare it
 
-    def gradients(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, AnyArray]:
+    def gradients(self, batch: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, AnyArray]:
         """The gradient of the loss on these inputs for every parameter, by name; no state changes.
 
         Example: `session.gradients(x=xb, labels=yb)["w1"]`.
         """
         from wholestep.steps.manual_step import PREFIX
 
-        named = {**(given or {}), **inputs}
+        named = {**(batch or {}), **inputs}
         outputs = self._programs.entry_with_room("gradients", named)(named).outputs
         return {name.removeprefix(PREFIX): array for name, array in outputs.items() if name.startswith(PREFIX)}
 
     def gradient_stats(
-        self, given: Mapping[str, object] | None = None, /, *, per: str = "parameter", **inputs: object
+        self, batch: Mapping[str, object] | None = None, /, *, per: str = "parameter", **inputs: object
     ) -> dict[str, Stats]:
         """Statistics of every parameter's gradient: of the loss on these inputs, or of the last `backward`.
 
@@ -103,7 +103,7 @@ class ManualStep:
 
         need_grouping("gradient_stats", per)
 
-        named = {**(given or {}), **inputs}
+        named = {**(batch or {}), **inputs}
         if named:
             self._gradients = self._programs.entry_with_room("gradients", named)(named).outputs
         gradients = {name.removeprefix(PREFIX): array for name, array in self._need_gradients().items()}
@@ -121,12 +121,12 @@ class ManualStep:
             return {name: (before[name], programs.state.get(name).copy()) for name in parameters if name in before}
 
     def print_gradient_stats(
-        self, given: Mapping[str, object] | None = None, /, *, per: str = "parameter", **inputs: object
+        self, batch: Mapping[str, object] | None = None, /, *, per: str = "parameter", **inputs: object
     ) -> None:
         """Print `gradient_stats` as a table, with a line for each parameter, or each layer (`per="layer"`)."""
         from wholestep.session.inspect.statistics import table
 
-        stats = self.gradient_stats(given, per=per, **inputs)
+        stats = self.gradient_stats(batch, per=per, **inputs)
         sys.stdout.write(table("gradient of", list(stats.values())) + "\n")
 
     def _need_gradients(self) -> dict[str, AnyArray]:

@@ -52,7 +52,7 @@ class Predictor:
 class Predictors:
     """The cached predictors of a model, which live as long as the model."""
 
-    known: dict[object, Predictor]
+    by_key: dict[object, Predictor]
     independent: dict[object, bool]  # are rows independent of each other?
 
 
@@ -74,15 +74,15 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     at_once = batch_size if rows > batch_size and predictors.independent[form] else max(*symbols, 1)
     capacity = {symbol: room(min(count, at_once)) for count, symbol in symbols.items()}
     key = (form, tuple(capacity.items()), device_named(device).name)
-    if key not in predictors.known:
+    if key not in predictors.by_key:
         try:
-            predictors.known[key] = _predictor(model, specs, capacity, device)
+            predictors.by_key[key] = _predictor(model, specs, capacity, device)
         except ShapeError as error:
             if len(symbols) == 1:
                 raise _with_advice(error, model, arrays) from None
             counts = {name: len(a) for name, a in arrays.items()}
             raise ShapeError(f"the inputs have different numbers of rows, {counts}, and so: {error}") from None
-    return predictors.known[key](arrays, rows, at_once)
+    return predictors.by_key[key](arrays, rows, at_once)
 
 
 def _with_advice(error: ShapeError, model: Module, arrays: Mapping[str, AnyArray]) -> ShapeError:

@@ -135,13 +135,13 @@ class DataCache:
     def __init__(self) -> None:
         self._of: tuple[object, ...] = ()
         self._data: DataSet | None = None
-        self.kept: dict[object, Any] = {}  # prepared data by program, as in an Epoch
+        self.program_caches: dict[object, Any] = {}  # as in Epoch
 
     def prepared(self, entry: EntryPoint, rows: RowInputs, arrays: Mapping[str, object]) -> DataSet:
         """The cached result of `prepare`."""
         now = (entry, *arrays, *arrays.values())
         if self._data is None or len(now) != len(self._of) or any(a is not b for a, b in zip(now, self._of)):
-            self.kept = {}
+            self.program_caches = {}
             self._data, self._of = prepare(entry.inputs, rows, arrays, entry.plan.sizes), now
         return self._data
 
@@ -236,7 +236,7 @@ def _epoch_over(data: DataSet, rows: RowInputs, batch: int, unchanged: DataCache
         rows=data.rows,
         batch=batch,
         symbol=rows.symbol,
-        kept=unchanged.kept,
+        program_caches=unchanged.program_caches,
     )
 
 
@@ -275,7 +275,7 @@ class Training:
 
     def run(
         self,
-        given: Mapping[str, object] | None = None,
+        data: Mapping[str, object] | None = None,
         /,
         *more: object,
         epochs: int = 1,
@@ -289,8 +289,8 @@ class Training:
         Batches are gathered inside the native loop.  The order of an epoch is a function of (seed, epochs done);
         `start` skips that many updates of the first epoch, to resume another run.
         """
-        if given is not None:
-            arrays = {**self._programs.by_name("run", given, more), **arrays}
+        if data is not None:
+            arrays = {**self._programs.by_name("run", data, more), **arrays}
         _refuse_typos(arrays, [i.name for i in self._programs.main.inputs.all])
         self._check_calls(arrays, epochs, batch_size)
         slices = self.run_in_slices(arrays, epochs=epochs, shuffle=shuffle, start=start, batch_size=batch_size)

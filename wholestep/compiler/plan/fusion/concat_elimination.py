@@ -54,9 +54,9 @@ def generate_in_place(clusters: Sequence[Cluster], graph: IRGraph) -> list[Clust
         if cluster.nodes[0].op != "concat" or len(cluster.nodes) > 1:
             continue
         producers = dict.fromkeys(of.get(part) for part in cluster.nodes[0].inputs)
-        found = [p for p in producers if p is not None and p not in homes and _is_generated(p)]
-        if len(found) == len(producers) and len({p.shape for p in found}) == 1:
-            first, *others = found
+        generated = [p for p in producers if p is not None and p not in homes and _is_generated(p)]
+        if len(generated) == len(producers) and len({p.shape for p in generated}) == 1:
+            first, *others = generated
             first.nodes += [n for other in others for n in other.nodes]
             homes |= dict.fromkeys(others, first)
             concats.append(cluster)
