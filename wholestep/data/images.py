@@ -103,7 +103,7 @@ def _files_by_class(folder: Path) -> dict[str, list[Path]]:
     files = {p.name: sorted(f for f in p.rglob("*") if f.suffix.lower() in ENDINGS) for p in subfolders}
     if not files:
         raise InputError(f"ImageFolder: {folder} has no folders. Each class is a folder of images: {folder}/cat/1.jpg.")
-    if empty := [name for name, found in files.items() if not found]:
+    if empty := [name for name, images in files.items() if not images]:
         endings = Counter(p.suffix for p in (folder / empty[0]).rglob("*") if p.is_file())
         have = f"files that end in {', '.join(sorted(endings))}" if endings else "no files"
         raise InputError(

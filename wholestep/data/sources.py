@@ -51,9 +51,9 @@ class RowSource:
     @property
     def targets(self) -> Mapping[str, Array]:
         """The targets of all examples: the attribute `targets` of the data set, or read one by one."""
-        known = getattr(self.items, "targets", None)
-        if known is not None and not callable(known) and len(known) == len(self.items):
-            return {TARGET: np.asarray(known)[slice(None) if self.rows is None else self.rows]}
+        stored = getattr(self.items, "targets", None)
+        if stored is not None and not callable(stored) and len(stored) == len(self.items):
+            return {TARGET: np.asarray(stored)[slice(None) if self.rows is None else self.rows]}
         if not isinstance(self[0], tuple | list) or len(self[0]) < 2:
             return {}
         targets = _stack([self[row][1] for row in range(len(self))])
