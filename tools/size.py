@@ -29,7 +29,7 @@ LATER = {
     "replicas of a run": ("train/replicas", "train/tuning/intervals"),
     "insight: linter, replay, branches, charts": (
         "train/lint", "train/replay", "train/branch", "train/nonfinite", "session/inspect/nonfinite", "cli/examine",
-        "charts", "callbacks/loss_spikes", "session/verify/pieces",
+        "charts", "notebook", "callbacks/loss_spikes", "session/verify/pieces",
     ),
     "exported steps": ("session/export", "compiler/backends/cpu/export"),
     "web page": ("web",),

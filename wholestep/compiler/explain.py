@@ -56,6 +56,12 @@ class Explanation:
         levels = [Exactness(s.exactness) for stage in self.stages for s in stage.steps]
         return max(levels, default=Exactness.BITWISE).value
 
+    def _repr_html_(self) -> str:
+        """The text below its name, for notebooks."""
+        from wholestep.notebook import text_html
+
+        return text_html(f"{self.name} ({self.exactness})", str(self))
+
     def __str__(self) -> str:
         lines = [f"{self.name} ({self.exactness})", *map(str, self.stages)]
         if self.gradient_rules:

@@ -111,6 +111,12 @@ class OptimizeReport:
         """All fields except the spans, which belong to one process."""
         return json.dumps(dataclasses.asdict(replace(self, spans=())))
 
+    def _repr_html_(self) -> str:
+        """The text below its counts, for notebooks."""
+        from wholestep.notebook import text_html
+
+        return text_html(f"nodes: {self.nodes_before} -> {self.nodes_after}", str(self))
+
     def __str__(self) -> str:
         rewrites = ", ".join(self.fusions_applied) or "none"
         origin = " (plan from the cache)" if self.cached else ""

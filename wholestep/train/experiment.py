@@ -29,6 +29,7 @@ from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.nn.layers.table_encoding import encoding_metadata
 from wholestep.nn.module.freezing import refuse_all_frozen
 from wholestep.nn.module.module import Module
+from wholestep.notebook import notebook_display
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, read_launch
 from wholestep.privacy.settings import Privacy
@@ -168,8 +169,8 @@ class Experiment:
             `epochs` includes those already done.
         exact: refuse to resume if the result could differ in bits from that of an uninterrupted run.
         silence: codes of `ws.lint` that are not logged at the start, e.g. `("WS301",)`.
-        progress: True shows a bar in a terminal, lines elsewhere; "bar", "lines" or "epochs" (one line each) say which;
-            False is silent.
+        progress: True shows a bar in a terminal, curves in a notebook, lines elsewhere; "bar", "lines" or "epochs" (one
+            line each) say which; False is silent.
 
     Example::
 
@@ -453,6 +454,10 @@ def _progress(asked: bool | str) -> Progress:
     }
     if not isinstance(asked, bool | str) or asked not in options:
         raise OptionError(f"progress={asked!r}: expected True, False, 'bar', 'lines' or 'epochs'.")
+    if asked is True and (display := notebook_display()) is not None:
+        from wholestep.callbacks.live_chart import LiveChart  # imported here because only notebooks draw
+
+        return LiveChart(display)
     return Progress(**options[asked])
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
 from wholestep.callbacks.run import EpochStats, is_count, is_detail, is_measure, is_number
-from wholestep.charts import Chart, Curve, draw, plot_text
+from wholestep.charts import Chart, Curve, draw, plot_text, svg
 from wholestep.errors import InputError, UnknownNameError, UsageError
+from wholestep.notebook import table_html, text_html
 from wholestep.schedules.monitor_modes import canonical
 from wholestep.train.row_history import RowHistory, Suspect
 
@@ -144,6 +145,18 @@ class TrainHistory:
         draw(charts_of([e.epoch + 1 for e in self.epochs], curves), Path(path))
         return str(path)
 
+    def _repr_html_(self) -> str:
+        """The curves and the last epoch's numbers, for notebooks."""
+        if not self.epochs:
+            return text_html("history", "no epochs")
+        names, step = self._text, -(-len(self.epochs) // MOST_POINTS)
+        at = [*range(0, len(self.epochs) - 1, step), len(self.epochs) - 1]
+        curves = {name: [values[i] for i in at] for name in names for values in [self[name]]}
+        drawn = svg(charts_of([self.epochs[i].epoch + 1 for i in at], curves))
+        rows = [(name, values[-1]) for name, values in curves.items()]
+        table = table_html(("number", "last"), rows, f"epoch {self.epochs[-1].epoch + 1}")
+        return f'<div style="overflow-x:auto">{drawn}</div>{table}'
+
     def __str__(self) -> str:
         names = self._text
         head = ["epoch", *names]
@@ -154,6 +167,7 @@ class TrainHistory:
         return align_right([head, *body])
 
 
+MOST_POINTS = 200  # of a curve in a notebook
 _KEYS = {"stopped_by", "epochs", "validations"}
 
 

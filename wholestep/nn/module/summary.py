@@ -17,6 +17,8 @@ from wholestep.errors import UsageError
 from wholestep.nn.module import trace
 from wholestep.nn.module.module import SEEN, Module
 
+MOST_LAYERS = 99  # that a notebook shows
+
 
 @dataclass(frozen=True)
 class SummaryRow:
@@ -39,6 +41,14 @@ class Summary:
     trained: int
     flops: int
     bytes: int
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        from wholestep.notebook import table_html
+
+        rows = [(f"{r.path} {r.kind}".strip(), r.output, r.parameters, r.flops, r.bytes) for r in self.rows]
+        total = ("total", "", self.parameters, self.flops, self.bytes)
+        return table_html(("layer", "output", "parameters", "flops", "bytes"), [*rows[:MOST_LAYERS], total])
 
     def __str__(self) -> str:
         head = ("layer", "output", "parameters", "flops", "bytes")

@@ -71,6 +71,14 @@ class LayerProfile:
             f"there is no layer {layer!r}; there are: {', '.join(repr(r.layer) for r in self.rows)}."
         )
 
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        from wholestep.notebook import table_html
+
+        names = ("layer", "forward us", "backward us", "update us", "share")
+        times = [(1e6 * r.forward, 1e6 * r.backward, 1e6 * r.update) for r in self.rows]
+        return table_html(names, [(r.layer, *t, f"{r.share:.1%}") for r, t in zip(self.rows, times, strict=True)])
+
     def __str__(self) -> str:
         width = max(len("layer"), *(len(r.layer) for r in self.rows)) if self.rows else len("layer")
         head = f"{'layer':<{width}}  {'forward':>10}  {'backward':>10}  {'update':>10}  {'share':>6}"

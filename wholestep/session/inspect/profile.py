@@ -134,6 +134,15 @@ class Profile:
 
         return sum_by_layer(self.layers.parts, {(k.program, k.kernel): k.seconds for k in self.kernels})
 
+    def _repr_html_(self) -> str:
+        """The table below its total, for notebooks."""
+        from wholestep.notebook import text_html
+
+        return text_html(
+            f"{len(self.kernels)} kernels; the median of {self.steps} steps took {1e6 * self.step_seconds:,.1f} us",
+            str(self),
+        )
+
     def __str__(self) -> str:
         head = (
             f"{'kernel':>6}  {'time':>10}  {'share':>6}  {'GFLOP/s':>8}  {'GB/s':>7}  {'FLOP/B':>6}  {'expected':>10}  "

@@ -98,6 +98,16 @@ class PlanReport:
         """Remarks that the table does not contain: the plan's own, and the verdict of its check."""
         return (*self.plan.notes, *([self.verdict] if self.verdict else []))
 
+    def _repr_html_(self) -> str:
+        """The table below its totals, for notebooks."""
+        from wholestep.notebook import text_html
+
+        return text_html(
+            f"{self.heading or 'plan'}: {len(self.plan.kernels)} kernels, {self.flops:,} operations, "
+            f"{self.bytes_moved:,} bytes moved, {self.peak_bytes:,} bytes at the peak",
+            str(self),
+        )
+
     def __str__(self) -> str:
         sizes = ", ".join(f"{s}={n}" for s, n in self.plan.sizes.items()) or "fixed shapes"
         title = f"{self.heading or 'plan'}: {sizes}, target {self.plan.target}, {self.threads} threads"
