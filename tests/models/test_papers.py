@@ -54,6 +54,37 @@ STAGES = ((1, 16, 1, 1), (6, 24, 2, 2))  # of MobileNetV2, the first
 # -- the twins ---------------------------------------------------------------------------------------------------
 
 
+def densenet(p: Numbers, x: torch.Tensor) -> torch.Tensor:
+    def normed(name: str, x: torch.Tensor) -> torch.Tensor:
+        return batch_norm(p, f"features.{name}", x).relu()
+
+    x = F.max_pool2d(normed("norm0", conv(p, "features.conv0", x, stride=2, padding=3)), 3, 2, 1)
+    for block, layers in ((1, 2), (2, 1)):
+        for layer in range(1, layers + 1):
+            at = f"denseblock{block}.denselayer{layer}"
+            y = conv(p, f"features.{at}.conv1", normed(f"{at}.norm1", x))
+            x = torch.cat([x, conv(p, f"features.{at}.conv2", normed(f"{at}.norm2", y), padding=1)], 1)
+        if block == 1:
+            x = F.avg_pool2d(conv(p, "features.transition1.conv", normed("transition1.norm", x)), 2)
+    return linear(p, "classifier", normed("norm5", x).mean((2, 3)))
+
+
+def convnext(p: Numbers, x: torch.Tensor) -> torch.Tensor:
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        return layer_norm(p, name, x.movedim(1, 3), 1e-6).movedim(3, 1)
+
+    x = norm("features.0.1", conv(p, "features.0.0", x, stride=4))
+    for stage, blocks in ((1, 1), (3, 2)):
+        if stage == 3:
+            x = conv(p, "features.2.1", norm("features.2.0", x), stride=2)
+        for i in range(blocks):
+            at = f"features.{stage}.{i}"
+            y = conv(p, f"{at}.block.0", x, padding=3, groups=x.shape[1])
+            y = F.gelu(linear(p, f"{at}.block.3", layer_norm(p, f"{at}.block.2", y.movedim(1, 3), 1e-6)))
+            x = x + p[f"{at}.layer_scale"] * linear(p, f"{at}.block.5", y).movedim(3, 1)
+    return linear(p, "classifier.2", layer_norm(p, "classifier.0", x.mean((2, 3)), 1e-6))
+
+
 def mobilenet(p: Numbers, x: torch.Tensor) -> torch.Tensor:
     def unit(name: str, x: torch.Tensor, stride: int = 1, groups: int = 1) -> torch.Tensor:
         around = p[f"{name}.0.weight"].shape[-1] // 2
@@ -218,6 +249,17 @@ ROWS = {
         lambda: ws.models.mobilenet_v2(3, width=0.1, dropout=0.0, dtype="float64"), mobilenet,
         RNG.normal(size=(4, 3, 12, 10)), integers(3, 4), "cross_entropy", entropy,
     ),
+    "densenet": Row(
+        lambda: ws.models.densenet(classes=3, growth=2, blocks=(2, 1), first=4, dtype="float64"), densenet,
+        RNG.normal(size=(3, 3, 24, 20)), integers(3, 3), "cross_entropy", entropy,
+    ),
+    "convnext": Row(
+        lambda: ws.models.convnext(
+            classes=3, blocks=(1, 2), widths=(4, 6), drop_path=0.0, layer_scale=0.5, dtype="float64"
+        ),
+        convnext,
+        RNG.normal(size=(3, 3, 16, 24)), integers(3, 3), "cross_entropy", entropy,
+    ),
     "unet": Row(
         lambda: ws.models.unet(2, 1, width=4, depth=2, dtype="float64"), unet, RNG.normal(size=(2, 2, 8, 12)),
         RNG.normal(size=(2, 1, 8, 12)), "mse", F.mse_loss,
@@ -284,6 +326,8 @@ def test_three_steps_of_fit_equal_torch(name: str, monkeypatch: pytest.MonkeyPat
 def test_published_numbers_of_parameters() -> None:
     counts = {
         "mobilenet_v2": (ws.models.mobilenet_v2(), 3_504_872),
+        "densenet121": (ws.models.densenet(), 7_978_856),
+        "convnext_tiny": (ws.models.convnext(), 28_589_128),
         "vit": (ws.models.vit(), 86_567_656),
         "bert": (ws.models.bert(head=None), 108_891_648),  # without its pooler
         "llama": (ws.models.llama("tinyllama-1.1b"), 1_100_048_384),

@@ -10,6 +10,8 @@ from wholestep.models.llama_model import Llama as Llama, RotaryScaling as Rotary
 from wholestep.models.bert_model import Bert as Bert, bert as bert
 from wholestep.models.vision_transformer import ViT as ViT, vit as vit
 from wholestep.models.mobile_net import MobileNetV2 as MobileNetV2, mobilenet_v2 as mobilenet_v2
+from wholestep.models.dense_net import DenseNet as DenseNet, densenet as densenet
+from wholestep.models.conv_next import ConvNeXt as ConvNeXt, convnext as convnext
 from wholestep.models.u_net import UNet as UNet, unet as unet
 from wholestep.models.autoencoder import VAE as VAE, vae as vae
 from wholestep.models.denoising import Diffusion as Diffusion, diffusion as diffusion, noise_loss as noise_loss

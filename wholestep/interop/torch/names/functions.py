@@ -67,7 +67,7 @@ TORCH = NameTable(
         "onnx": "ws.export_onnx(model, 'net.onnx', example=x) writes a network, ws.from_onnx('net.onnx') reads one",
         "fx": "ws.Graph is the recorded program; print(graph.to_ir()) shows it",
         "func": "ws.gradients(loss, params) nests; a module with other weights is ws.nn.functional_call(model, weights, x)",
-        "vmap": "write the axis: every function broadcasts and works on whole batches",
+        "vmap": "write the axis, every function broadcasts; a function of one row is a loop: _, ys = ws.scan(lambda c, x: (c, f(x)), 0.0, xs)",
         "gradient": "ws.gradients(loss, params) are derivatives; differences of neighbours are x[1:] - x[:-1]",
         "cond": "both sides are computed, ws.where(condition, a, b) chooses",
         "save": "write model.save('model.safetensors'); a whole run is ws.save_checkpoint",
