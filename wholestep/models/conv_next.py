@@ -92,8 +92,9 @@ class Block(Module):
     def __init__(self, width: int, rate: float, scale: float, dtype: object) -> None:
         self.layer_scale = parameter((width, 1, 1), scale, dtype)
         self.block = Sequential(
-            convolution(width, width, 7, 1, 3, width, dtype), Lambda(channels_last), LayerNorm(width, eps=EPS, dtype=dtype),
-            linear(width, 4 * width, dtype), GELU(), linear(4 * width, width, dtype), Lambda(channels_first),
+            convolution(width, width, 7, 1, 3, width, dtype), Lambda(channels_last),
+            LayerNorm(width, eps=EPS, dtype=dtype), linear(width, 4 * width, dtype), GELU(),
+            linear(4 * width, width, dtype), Lambda(channels_first),
         )  # fmt: skip
         self.stochastic_depth = DropPath(rate)
 
