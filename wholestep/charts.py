@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wholestep.errors import UsageError
 
-WIDTH, HEIGHT = 480, 320  # of a chart, in pixels
+WIDTH, HEIGHT = 480, 320  # size of a chart in pixels
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 32, 44  # margins around the frame
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 

@@ -207,7 +207,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a word": ({"class_weight": "even"}, "class_weight='even': expected a dict, .* or 'balanced'"),
     "a name": ({"class_weight": {"cat": 1.0}}, "classes are numbers from 0, .*received 'cat'"),
     "missing": ({"data": (X, KIND * 0), "class_weight": "balanced"}, "no row has the class 1"),
-    "unseen": ({"data": [(X, KIND)], "class_weight": "balanced"}, "counts class numbers of data in memory"),
+    "unseen": ({"data": [(X, KIND)], "class_weight": "balanced"}, "counts class indices of data in memory"),
     "its name": (
         {"metrics": [ws.metrics.Accuracy(name="grad_norm")], "clip_norm": 1.0},
         "a metric is called 'grad_norm'",

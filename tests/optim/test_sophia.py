@@ -116,7 +116,7 @@ def test_fit_trains_resumes_and_changes_numbers_without_a_recompile(tmp_path: Pa
 def test_what_it_cannot_estimate_is_refused() -> None:
     x, y = ws.datasets.digits()
     model = ws.nn.Linear(64, 10)
-    with pytest.raises(UsageError, match="estimates the Hessian of a cross entropy with class numbers"):
+    with pytest.raises(UsageError, match="estimates the Hessian of a cross entropy with class indices"):
         ws.fit(model, (x, np.zeros((len(x), 10), "f")), loss="mse", optimizer=SophiaG(), progress=False)
     with pytest.raises(GraphError, match="no accumulate="):
         ws.fit(model, (x, y), loss="cross_entropy", optimizer=SophiaG(), accumulate=2, progress=False)

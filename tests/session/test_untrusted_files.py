@@ -354,7 +354,7 @@ def test_files_of_data(tmp_path: Path) -> None:
         (b"\x1f\x8bxxxx", ws.data.read_idx, "gzip cannot unpack it"),
         (b"\0\0\x08\xff", ws.data.read_idx, "its header has 255 axes"),
         (b"\0\0\x08\x02" + b"\x80\0\0\0" * 2, ws.data.read_idx, "is damaged"),
-        (b"a,b\n1,3000000000\n", lambda path: ws.data.read_csv(path, target="b"), "the range of class numbers"),
+        (b"a,b\n1,3000000000\n", lambda path: ws.data.read_csv(path, target="b"), "the range of class indices"),
     ]
     for data, read, text in cases:
         file.write_bytes(data)

@@ -35,7 +35,7 @@ class Deadline(Callback):
 
     Args:
         seconds: the time from `began` to the end of the run.
-        schedule: gives the schedule of a run of so many steps; None leaves the learning rate alone.
+        schedule: returns the schedule for a run of a given number of steps; None leaves the learning rate alone.
         began: the value of `time.monotonic()` from which the time counts; None: when training begins.
     """
 

@@ -28,7 +28,7 @@ class ConsoleObserver:
     """Prints a table of activations every n steps.  Example: `ws.fit(..., observer=ws.ConsoleObserver(100))`.
 
     Args:
-        tensors: in place of the outputs of all layers, those of some, tensors named by `keep(name)`, and gradients:
+        tensors: names of layers, of tensors kept by `keep(name)`, and of gradients, instead of all layers' outputs:
             `["encoder", "encoder.grad"]`.
     """
 

@@ -111,7 +111,7 @@ def read_csv(
     """Features (rows, columns) and the target column of a file of numbers.
 
     Args:
-        target: the name or number of the column to predict; None: there is none.  Words in it become class numbers in
+        target: the name or number of the column to predict; None: there is none.  Words in it become class indices in
             alphabetical order.
         header: does the first line name the columns?  None: it does, unless its cells are all numbers and two of them
             are equal, which names cannot be; different numbers are an error that asks, except 0, 1, 2, …, which are
@@ -217,7 +217,7 @@ def _targets(path: Path_, name: str, values: Sequence[tuple[int, str]], dtype: s
         if not limits.min <= int(value) <= limits.max:
             raise InputError(
                 f"{path}, line {line}, column {name!r}: {value.strip()} is outside of {limits.min}..{limits.max}, "
-                f"the range of class numbers. Write it as {value.strip()}.0 if it is a quantity."
+                f"the range of class indices. Write it as {value.strip()}.0 if it is a quantity."
             )
     return numbers.astype(np.int32 if integers else dtype)
 

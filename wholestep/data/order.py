@@ -99,7 +99,7 @@ class Poisson:
         return -(-rows // self.batch_size)
 
     def rows(self, seed: int, epoch: int, count: int) -> Rows:
-        """The rows of all batches, one after the other."""
+        """The concatenated rows of all batches."""
         return np.concatenate(self.batches(seed, epoch, count))
 
     def batches(self, seed: int, epoch: int, count: int) -> list[Rows]:

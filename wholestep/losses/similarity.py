@@ -176,8 +176,8 @@ def info_nce_loss(
 def supervised_contrastive_loss(
     embeddings: Tensor, labels: Target, temperature: Number = 0.1, reduction: str = "mean"
 ) -> Tensor:
-    """For row i, -log(exp(zᵢ·zₚ/T) / Σ exp(zᵢ·zₐ/T) over all other rows a), averaged over the other rows p of its
-    class; then averaged over rows that have such a p (arXiv:2004.11362).  The z are unit vectors.
+    """The mean over rows i, and over the other rows p of the same class, of -log(exp(zᵢ·zₚ/T) / Σₐ exp(zᵢ·zₐ/T)), where
+    a are all rows but i (arXiv:2004.11362).  The z are unit vectors; rows alone in their class are left out.
 
     Rows are compared with each other: the loss is not separable, and a batch cannot be split.
 

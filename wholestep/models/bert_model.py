@@ -186,7 +186,7 @@ class BertEmbeddings(Module):
 
 
 class BertLayers(Module):
-    """Transformer blocks one after the other, all with the same mask."""
+    """A stack of transformer blocks, all with the same mask."""
 
     def __init__(self, blocks: Sequence[Module]) -> None:
         self.layer = list(blocks)

@@ -77,7 +77,7 @@ class Tabular(Module):
             self.in_units = True
 
     def make(self, width: int, categories: int, entries: int, texts: int, words: int, outputs: int) -> None:
-        """Build the layers for so many columns of numbers, categories and text, and sizes of embedding tables."""
+        """Build the layers for these numbers of numeric, categorical and text columns and embedding sizes."""
         inputs = width + self.embedding * (categories + texts)
         if categories:
             self.categories = Embedding(entries, self.embedding)

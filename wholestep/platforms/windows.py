@@ -58,7 +58,7 @@ def map_memory(size: int) -> mmap.mmap:
 
 
 def lock_file(descriptor: int) -> None:
-    """The lock is on one byte far behind the text, which others may then read."""
+    """The lock is on one byte far beyond the text, so that others can still read the text."""
     _lock(descriptor, NORMAL_LOCK)
 
 

@@ -253,7 +253,7 @@ NUMBERS: tuple[tuple[str, Any, float, float], ...] = (
 
 @dataclass
 class Stopping:
-    """Early stopping: after so many epochs in a row without an improvement of more than `tol`."""
+    """Early stopping: after this number of consecutive epochs without an improvement of more than `tol`."""
 
     tol: float
     patience: int

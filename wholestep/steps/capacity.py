@@ -11,7 +11,7 @@ from wholestep.compiler.ir.type_rules.collectives import BATCH, FIRST, MODEL_RAN
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
 from wholestep.errors import GraphError, OptionError
 
-PARTS = "micro_batch.count"  # of a step
+PARTS = "micro_batch.count"  # symbol: micro-batches per step
 MICRO_BATCH_DIMS = (FIRST, BATCH, ROWS, PARTS, OWN, RANK, MODEL_RANK)
 PREFIX = "accumulate/"  # prefix of states that accumulate over micro-batches; they are not kept between steps
 

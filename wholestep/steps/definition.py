@@ -270,7 +270,7 @@ class Definition:
         return current is not None and type(optimizer) is type(current) and optimizer.structure() == current.structure()
 
     def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
-        """Would the step with these schedules be the same program, up to runtime scalars?"""
+        """Would a step with these schedules have the same program, with at most other runtime scalars?"""
         structure = [
             {t: (s.unit, s.structure()) for t, s in x.items()} for x in (self.step_options.schedules, schedules)
         ]

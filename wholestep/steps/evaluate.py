@@ -76,7 +76,7 @@ def predict_graph(graph: Graph) -> ir.IRGraph:
 
 
 def forward_only(graph: Graph) -> ir.IRGraph:
-    """The outputs and kept tensors with the inputs that they need, without any update."""
+    """The graph that computes the outputs and kept tensors only: without updates and inputs that they do not need."""
     whole = evaluation_graph(graph.to_ir(updates=False))
     if not graph.outputs:
         raise GraphError("the graph has no outputs; say what it returns: g.set_outputs([logits]).")

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from wholestep.data.tables.encoder import Encoder
     from wholestep.distributed.workers import Workers
 
-MOST_EPOCHS = 1 << 30  # of a run with a deadline
+MOST_EPOCHS = 1 << 30  # epochs of a run with a deadline, which ends earlier
 SECONDS = 60.0  # the time between two checkpoints within an epoch
 LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # fields that `TrainConfig` has too
 BY_NAME = "loss_weights"  # a mapping that may be None before one of its values is set

@@ -79,7 +79,7 @@ class TrainHistory:
             raise AttributeError(name)
         example = f"history[{self.names[0]!r}]" if self.names else "history['loss']"
         raise AttributeError(
-            f"a history has no attribute {name!r}; its numbers are {example} and so on: {', '.join(self.names)}."
+            f"a history has no attribute {name!r}; read metrics as {example}. It has: {', '.join(self.names)}."
         )
 
     def __len__(self) -> int:

@@ -120,9 +120,9 @@ def _describe(runs: int, body: Mapping[str, Any], history: TrainHistory, rows: l
 
 
 def curves_of(history: TrainHistory, runs: int) -> dict[str, list[list[Any]]]:
-    """The numbers of a history by name as [epochs, values], thinned; epochs are counted from 1 as on the terminal.
+    """The curves of a history, name -> [epochs, values], thinned out; epochs are counted from 1 as on the terminal.
 
-    Numbers of single parameters are left out.
+    Metrics of single parameters are left out.
     """
     curves: dict[str, tuple[list[float], list[float]]] = {}
     rows = [{"loss": e.avg_loss, **e.logs, **_speed(e)} for e in history.epochs]

@@ -23,7 +23,7 @@ from wholestep.session.inspect.estimate import memory_by_layer, memory_by_purpos
 from wholestep.session.inspect.layers import OUTSIDE
 from wholestep.train.checkpoint.format import PLANS
 
-MOST_KERNELS = 2000  # of a plan that a page lists
+MOST_KERNELS = 2000  # kernels of a plan that a page lists
 MOST_SOURCE = 1_000_000  # characters of generated code in a page, per plan
 _CALL = re.compile(r"ws_k(\d+)\(call\b")
 

@@ -178,7 +178,7 @@ TRAINING: dict[str, Case] = {
         UsageError,
         r"read by model\.load\('a\.pt'\)",
     ),
-    "the history's attribute": (lambda: ws.TrainHistory().losses, AttributeError, r"its numbers are history\['loss'\]"),
+    "the history's attribute": (lambda: ws.TrainHistory().losses, AttributeError, r"read metrics as history\['loss'\]"),
     "a layer at the top": (lambda: ws.Linear(3, 2), AttributeError, r"no attribute 'Linear'\. It is ws\.nn\.Linear"),
     "initial_seed": (
         lambda: ws.initial_seed(),

@@ -175,7 +175,7 @@ def test_what_cannot_be_exported_says_so(tmp_path: Path) -> None:
     with ws.build_session(
         ws.nn.Embedding(5, 3), inputs=ws.Spec(("batch", "length"), "int32"), targets=ws.Spec(("batch", "length", 3)),
         loss="mse", capacity={"batch": 2, "length": 4},
-    ) as several, pytest.raises(ws.errors.UsageError, match="length beside the batch"):  # fmt: skip
+    ) as several, pytest.raises(ws.errors.UsageError, match="length besides the batch"):  # fmt: skip
         several.export(tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -65,7 +65,7 @@ class OneGradient(list[Tensor]):
         self._refuse()
 
 
-MOST_ROWS = 256  # of a Jacobian: each is a backward pass of its own
+MOST_ROWS = 256  # largest number of rows of a Jacobian: each needs a backward pass
 
 
 def jacobian(y: Tensor, x: Tensor) -> Tensor:

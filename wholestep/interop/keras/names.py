@@ -129,7 +129,7 @@ KERAS_LAYERS = NameTable(
         ("TextVectorization", "write words = ws.data.Vocabulary(texts), then ws.data.Ragged(words.encode(texts), labels)"),
         ("*Cell", CELL),
         ("JaxLayer FlaxLayer TFSMLayer TorchModuleWrapper", "weights of others load by name: model.load_state_dict(...)"),
-        ("serialize deserialize", "a model is its Python class; its numbers are model.save('model.safetensors')"),
+        ("serialize deserialize", "a model is its Python class; its values are model.save('model.safetensors')"),
         ("ReversibleEmbedding", "tie the weights: self.head.weight = self.embedding.weight"),
     ),
 )  # fmt: skip

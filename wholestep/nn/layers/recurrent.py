@@ -108,7 +108,7 @@ class Recurrent(Module):
             x: (time, batch, inputs), or (batch, time, inputs) with `batch_first`.
             state: (layers · directions, batch, hidden), of an LSTM the pair (h, c) of those; zeros unless given.
             lengths: (batch,), how many steps of a row count, as in torch's packed sequences: the state is the one after
-                them, outputs behind them are 0, and a reverse direction begins at the last of them.
+                them, outputs after them are 0, and a reverse direction begins at the last of them.
             mask: the same for any steps: True where a step counts, (time, batch), or batch first.
 
         Returns:

@@ -186,7 +186,7 @@ class Transformer(Module):
 
 
 class Stack(Module):
-    """Blocks one after the other, all with the same memory and masks, and a norm after the last."""
+    """A stack of blocks, all with the same memory and masks, and a norm after the last."""
 
     def __init__(self, layers: Sequence[Module], width: int, dtype: object) -> None:
         self.layers, self.norm = list(layers), LayerNorm(width, dtype=dtype)

@@ -157,7 +157,7 @@ class _Stack(Module):
 
 
 class TransformerEncoder(_Stack):
-    """Copies of an encoder layer one after the other, and a norm after the last if one is given.
+    """A stack of copies of an encoder layer, and a norm after the last if one is given.
 
     Example: `ws.nn.TransformerEncoder(ws.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2)`.
     """
@@ -171,7 +171,7 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """Copies of a decoder layer one after the other, each with the same memory, and a norm after the last.
+    """A stack of copies of a decoder layer, each with the same memory, and a norm after the last.
 
     Example: `ws.nn.TransformerDecoder(ws.nn.TransformerDecoderLayer(64, 4, 128, batch_first=True), 2)`.
     """

@@ -42,7 +42,7 @@ class RecordedProgram:
 
     graph: ir.IRGraph
     form: Any  # the name of an output, or a nested list or dict of names
-    name: str  # of the network's class
+    name: str  # name of the network's class
     origin: str  # where it was imported from, for messages
 
     def __reduce__(self) -> tuple[Any, ...]:

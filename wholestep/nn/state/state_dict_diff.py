@@ -125,7 +125,7 @@ def _new_name(name: str, match: Match, new: str | None) -> str | None:
 
 
 class Match(NamedTuple):
-    """The match of a key with a name: the length of the matched part, and the text that its stars match."""
+    """A match of a key, which may contain `*`, with a name: the length of the matched text, the text of each `*`."""
 
     length: int
     stars: tuple[str, ...]

@@ -31,7 +31,7 @@ class Splitting:
         return AxisSplit(self.axis, self.blocks, ranks, self.widths)
 
     def need(self, name: str, ranks: int) -> None:
-        """Raise OptionError unless the parameter can be divided among so many workers."""
+        """Raise OptionError unless the parameter can be divided among this number of workers."""
         if self.units % ranks:
             raise OptionError(
                 f"{self.layer}: the {self.units} {self.what} of {name!r} do not divide among {ranks} workers; choose "

@@ -18,7 +18,7 @@ from wholestep.optim.algorithms.adam import ALIASES, BETAS, BETAS_TRIED
 from wholestep.optim.core.base import Optimizer, Scalars
 from wholestep.optim.core.options import EPS_TRIED, Number, number, numbers, whole, with_aliases
 
-SHIFT = 1e-4  # of the mean eigenvalue: directions without a gradient stay as they are
+SHIFT = 1e-4  # fraction of the mean eigenvalue that is added: directions without a gradient stay unchanged
 LEAST = 1e-30
 
 

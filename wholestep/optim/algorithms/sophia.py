@@ -72,7 +72,7 @@ class SophiaG(Optimizer):
         if not scores:
             fail(
                 UsageError,
-                "SophiaG estimates the Hessian of a cross entropy with class numbers as targets; this loss has none. "
+                "SophiaG estimates the Hessian of a cross entropy with class indices as targets; this loss has none. "
                 "Use another optimizer, such as ws.AdamW.",
             )
         s = self.scalars(graph)

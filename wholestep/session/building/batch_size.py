@@ -104,7 +104,7 @@ class LoweredStep:
         self.symbol = batch_symbol(definition.graph)
 
     def plans(self, batch: int) -> list[Plan]:
-        """The plans for a capacity of so many rows."""
+        """The plans for a capacity of this number of rows."""
         from wholestep.compiler.pipeline import planner_of
         from wholestep.compiler.plan.model.request import PlanRequest
 

@@ -20,7 +20,7 @@ from wholestep.session.building.plans import Plans
 from wholestep.steps.capacity import batch_symbol
 from wholestep.steps.definition import PART, TRAIN, Definition
 
-SUFFIX = ".parts"  # of a cache entry with the number of micro-batches and the limit in bytes
+SUFFIX = ".parts"  # file suffix of a cache entry that stores the number of micro-batches and the limit in bytes
 
 
 def plan_within_budget(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:

@@ -77,7 +77,7 @@ def _check(programs: Programs, compiled: Plans) -> None:
     symbols = {s for plan in programs.plans for s in plan.symbols} - {*_roles(compiled).values()}
     if symbols:
         raise UsageError(
-            f"a step with the symbolic dimensions {', '.join(sorted(symbols))} beside the batch cannot be exported; "
+            f"a step with the symbolic dimensions {', '.join(sorted(symbols))} besides the batch cannot be exported; "
             "give them sizes: ws.Spec(('batch', 128), ...)."
         )
 

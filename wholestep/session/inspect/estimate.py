@@ -102,9 +102,9 @@ class StepEstimate(PlanReport):
 
     target: Target
     rows: int  # rows of a step, 0 if it has no batch axis
-    micro_batches: int = 1  # of a step; the plan is that of one
-    other_seconds: float = 0.0  # of a step, besides those of its micro-batches
-    other_bytes: int = 0  # of the session, besides those of the plan
+    micro_batches: int = 1  # micro-batches per step; the plan computes one
+    other_seconds: float = 0.0  # seconds of a step outside of its micro-batches
+    other_bytes: int = 0  # bytes of the session in addition to the plan
     by_layer: Callable[[], dict[str, int]] = field(default=dict, repr=False)
     variants: Mapping[str, Callable[[], PlanReport]] = field(default_factory=dict, repr=False)
 

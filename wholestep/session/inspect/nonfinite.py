@@ -43,7 +43,7 @@ class Origin:
     operands: tuple[tuple[float, float], ...] = ()  # the smallest and largest value of each operand
     count: int = 1  # elements that are not finite
     size: int = 1  # all elements
-    reader: str = ""  # of a leaf: the operation that reads it first
+    reader: str = ""  # for a leaf: the operation that reads it first
 
     @property
     def is_leaf(self) -> bool:

@@ -92,7 +92,7 @@ class EntryPoint:
         # On a synchronous device the loss is read immediately, otherwise on access.
         self._loss_now = program.loss if self.has_loss and program.synchronous else _no_loss_yet
         self.ran = False
-        self.step_seconds: float | None = None  # of the fastest slice of a run
+        self.step_seconds: float | None = None  # seconds per step of the fastest slice of a run
         self._last: Callable[[], StepResult | None] = _no_result
 
     def __call__(self, arrays: Mapping[str, object]) -> StepResult:

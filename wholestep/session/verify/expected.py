@@ -160,7 +160,7 @@ def _value(node: Node, run: StepValues, operands: list[Any]) -> Any:
 
 
 def _product_by_rows(node: Node, a: Array | Large, b: Array | Large) -> Array:
-    """The product with a large state, read some rows at a time.  a @ b is the transpose of b' @ a'."""
+    """A product with a large state, which is read some rows at a time; for a large a it computes (bᵀ @ aᵀ)ᵀ."""
     flips, swapped = [flip for _, flip in _operands(node)], isinstance(a, Large)
     if swapped:
         a, b, flips = b, a, [not flip for flip in flips[::-1]]

@@ -40,7 +40,7 @@ from wholestep.train.row_history import ROWS, RowHistory
 
 log = logging.getLogger("wholestep")
 T = TypeVar("T")
-SUFFIX = ".safetensors"  # of a checkpoint in one file
+SUFFIX = ".safetensors"  # file suffix of a checkpoint in one file
 RUN, IDENTITY = "wholestep.run", "wholestep.identity"  # notes in its header
 
 

@@ -120,7 +120,7 @@ def _balanced_weights(labels: Array | None, classes: int) -> list[float]:
     """rows / (classes · rows of the class), as scikit-learn has it."""
     if labels is None or (letter_of(labels.dtype) not in "iub" and not _are_whole(labels)):
         raise UsageError(
-            "class_weight='balanced' counts class numbers of data in memory, (x, y). Count them yourself: "
+            "class_weight='balanced' counts class indices of data in memory, (x, y). Count them yourself: "
             "class_weight=[1.0, 5.0]."
         )
     counts = np.bincount(labels.astype(np.int64).ravel(), minlength=classes)

@@ -40,7 +40,7 @@ def _are_classes(loss: Loss, y: Array) -> None:
         )
     if letter_of(y.dtype) in "iub" and y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and y.max() <= 1:
         raise InputError(
-            "the labels are one-hot integers; give class numbers, y.argmax(axis=1), or probabilities as floats, "
+            "the labels are one-hot integers; give class indices, y.argmax(axis=1), or probabilities as floats, "
             "y.astype('float32')."
         )
     if letter_of(y.dtype) == "b":

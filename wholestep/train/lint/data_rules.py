@@ -16,11 +16,11 @@ Array = np.ndarray[Any, Any]
 
 LARGE = 20.0  # inputs of this size saturate layers with usual initial weights
 NORMS = ("batch_norm", "layer_norm", "rms_norm", "group_norm")
-MOST_BYTES = 1 << 30  # of the rows that are compared; more are sampled from the front
+MOST_BYTES = 1 << 30  # limit for the rows that are compared; of larger data only the first rows are
 SAMPLE_ROWS = 1000  # on which the values of a column are counted
 RESOLUTION = 0.02  # rows are near-duplicates if they agree to this fraction of each column's standard deviation
 FEWEST_COLUMNS = 8  # rows of fewer columns with many values agree by chance
-MANY_VALUES = 10  # of a column; one with fewer is a category, or a part of one
+MANY_VALUES = 10  # distinct values of a column; a column with fewer may be a category
 DUPLICATE_SHARE = 0.01
 
 

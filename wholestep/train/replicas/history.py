@@ -33,7 +33,7 @@ class Replica:
     settings: Mapping[str, Any]
     model: Module
     history: TrainHistory
-    folder: Path | None = None  # of its checkpoints
+    folder: Path | None = None  # where its checkpoints are
     error: NonFiniteError | None = None  # why it ended early
 
     def last(self, name: str) -> float:

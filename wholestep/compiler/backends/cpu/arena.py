@@ -22,7 +22,7 @@ Owners = tuple[object, ...]  # describes how bytes are partitioned among threads
 
 @dataclass
 class ArenaSlot:
-    """Bytes of the arena and the buffers that occupy them one after the other."""
+    """Bytes of the arena and the buffers that occupy them in turn."""
 
     buffers: list[Buffer]
     first: int  # region

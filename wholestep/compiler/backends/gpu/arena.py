@@ -84,7 +84,7 @@ ALIGNMENT = 256  # bytes; alignment of every buffer, which libraries require for
 
 @dataclass
 class _Slot:
-    """Buffers that reuse the same bytes one after the other."""
+    """Buffers that occupy the same bytes at different times."""
 
     buffers: list[Buffer]
     first: int

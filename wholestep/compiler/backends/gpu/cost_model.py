@@ -167,7 +167,7 @@ class AttentionCosts:
     mma_wide_columns: int = 128  # columns of the widest head whose tiles have more than 16 rows; *bits*
     mma_forward_row: int = 64  # bytes of the longest row for which a warp has 32 queries
     mma_backward_row: int = 128  # the same backward, where a warp accumulates two results
-    mma_resident: int = 4  # forward blocks of narrow heads per multiprocessor that registers are limited for
+    mma_resident: int = 4  # resident blocks per multiprocessor, which limits the registers of the forward pass
     mma_short_columns: int = 128  # columns of keys and values together up to which one block computes all gradients
     mma_columns: int = 256  # columns of keys and values together that one block accumulates
 

@@ -2,7 +2,7 @@
 
 A product of 147 inputs in tf32 reads its operands element by element, and so does its weight gradient.  Where the
 arithmetic is large compared with the bytes of an operand, a small kernel copies it into the arena, whose rows can be
-padded (`leading_dimension.py`); an output is computed there and copied behind the product.
+padded (`leading_dimension.py`); an output is computed there and copied after the product.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Windows:
 
     @property
     def are_disjoint(self) -> bool:
-        """Does every pixel belong to at most one window, in one view of the image?"""
+        """Do windows not overlap, so that they are a view of the image?"""
         axes = zip(self.counts, self.window, self.stride, strict=True)
         return all(count == 1 or window in (1, stride) for count, window, stride in axes)
 

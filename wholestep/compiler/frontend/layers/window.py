@@ -141,7 +141,7 @@ def need_axes(op: str, what: str, x: Tensor, text: str) -> None:
 
 
 def need_images(op: str, x: Tensor, axes: int) -> None:
-    """ShapeError unless x is (N, C, ...) with so many spatial axes."""
+    """ShapeError unless x is (N, C, ...) with this number of spatial axes."""
     need_axes(op, _IMAGES[axes], x, f"(N, C, {SPATIAL[axes]})")
 
 

@@ -17,7 +17,7 @@ Registers = list[Any]  # e-classes, attributes, types: integers; constants: floa
 
 
 class Candidates:
-    """The rows of each head that are at most so many levels above a change, in the order of their distance."""
+    """The rows of each head at most this number of levels above a change, nearest first."""
 
     def __init__(self, tables: ENodeTables, since: int, most: int) -> None:
         self.since = since

@@ -24,7 +24,7 @@ from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, Extent, Shape, evaluate, product, symbols_of
 
-MOST_ELEMENTS = 1 << 24  # of a term that is evaluated: 4096 queries and keys
+MOST_ELEMENTS = 1 << 24  # largest mask term that is evaluated: 4096 queries and keys
 HIDDEN = -1e30  # a value of at most this, added to a score, hides a key like -inf: e^(score - 1e30) = 0
 
 Array = np.ndarray[Any, Any]

@@ -122,7 +122,7 @@ class _Scores:
     product: Node
     factor: float
     terms: tuple[tuple[Node, Shape, float], ...]  # terms, the shapes at which they are added, and their factors
-    shapes: tuple[Shape, ...]  # of the scores, from the softmax to the product
+    shapes: tuple[Shape, ...]  # shapes of the scores, from the softmax to the product
 
     @staticmethod
     def of(node: Node, single: set[Node]) -> _Scores | None:

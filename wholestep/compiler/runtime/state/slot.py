@@ -36,7 +36,7 @@ class SlotFamily:
     def __init__(self, first: SlotMember) -> None:
         self.version = 0
         self.spread = False  # does a slot have copies in several memories?
-        self.averages = False  # do the names of some trained weights refer to their averages?
+        self.averages = False  # do names of some trained weights now refer to the averaged weights?
         self.members: WeakSet[SlotMember] = WeakSet([first])
 
     def with_member(self, member: SlotMember) -> SlotFamily:

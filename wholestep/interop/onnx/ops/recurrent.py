@@ -101,7 +101,7 @@ class Gates:
 
     w: Tensor
     r: Tensor
-    bias: Tensor | None  # of the gates for the input, then for the state
+    bias: Tensor | None  # biases of the gates for the input, then for the state
     peepholes: Tensor | None
     units: int
     clip: float | None

@@ -156,7 +156,7 @@ MODULES = NameTable(
         ("add_metric log", "give ws.fit metrics=[...]"),
         ("trainable_variables trainable_weights", "write model.parameters()"),
         ("weights variables state", "write model.state_dict()"),
-        ("to_json get_config", "a model is its Python class; its numbers are model.save('model.safetensors')"),
+        ("to_json get_config", "a model is its Python class; its values are model.save('model.safetensors')"),
         ("count_params num_parameters", "write sum(p.elements for p in model.parameters().values())"),
         ("register_*hook* register_load_* register_state_*", _HOOK),
         ("set_submodule get_extra_state set_extra_state", "assign it: self.name = module"),
@@ -170,7 +170,7 @@ PARAMETERS = NameTable(
     say={
         "grad": "gradients live within one step: session.gradient_stats(), or ws.gradients(loss, params) in a @ws.step",
         "clone": "write model.state_dict()[name], which is a copy",
-        "T": "a parameter is a tensor inside forward; its numbers are model.state_dict()[name]",
+        "T": "a parameter is a tensor inside forward; its values are model.state_dict()[name]",
     },
     groups=(
         ("numpy detach cpu item tolist", "write model.state_dict()[name]"),
@@ -180,7 +180,7 @@ PARAMETERS = NameTable(
             "gradients live within one step: change them in a @ws.step, between ws.gradients and the optimizer's update",
         ),
         ("assign set_value", "write model.load_state_dict({name: array}, strict=False)"),
-        ("sum mean norm std var abs max min", "its numbers are an array: model.state_dict()[name].{name}()"),
+        ("sum mean norm std var abs max min", "its values are an array: model.state_dict()[name].{name}()"),
         (
             "*_",
             "say how it begins: ws.nn.init, or give it numbers with model.load_state_dict({name: array}, strict=False)",

@@ -180,7 +180,7 @@ UTILS = NameTable(
     theirs="keras.utils, keras.models, torchvision, lightning",
     ours="ws.utils",
     say={
-        "to_categorical": "not needed: loss='cross_entropy' takes class numbers; one-hot rows are np.eye(classes, dtype='float32')[y]",
+        "to_categorical": "not needed: loss='cross_entropy' takes class indices; one-hot rows are np.eye(classes, dtype='float32')[y]",
         "load_model": "a file holds weights, the class stays in your code: build the model, then model.load('model.safetensors')",
         "save_model": "write model.save('model.safetensors'): weights by name; the class stays in your code",
         "clone_model": "write copy.deepcopy(model), which has the same weights; a network with others is built anew",

@@ -34,7 +34,7 @@ class Block:
     """Offsets in the block, in bytes."""
 
     head: int
-    programs: Mapping[str, ProgramPlace]  # by the prefix of their functions
+    programs: Mapping[str, ProgramPlace]  # prefix of the C functions -> place
     states: Mapping[str, int]
     staging: Mapping[str, int]
     arena: int

@@ -1,4 +1,4 @@
-"""Estimated time of a scheduled kernel, beside the price of its work: does its grid use the machine?
+"""Estimated time of a scheduled kernel, compared with the cost of its work: does its grid use the machine?
 
 A roofline with three limits that the price by operations and bytes does not have: a thread waits for the loads that
 it issues one after the other (rounds), warps move whole sectors (uncoalesced addresses), and a grid with few threads
@@ -55,7 +55,7 @@ def work_of(plan: Plan, kernel: Kernel) -> KernelWork | None:
 
 
 def estimate(plan: Plan, kernel: Kernel, work: KernelWork | None, active: float) -> Estimate:
-    """The estimate of a kernel whose launch has so many active threads; without its work, the price alone."""
+    """The estimate of a kernel from the active threads of its launch; if the work is unknown, its cost alone."""
     computing, moving = price_kernel(kernel, plan.buffers, target_of(plan).costs)
     if work is None:
         return Estimate(max(computing, moving))

@@ -43,7 +43,7 @@ Points = Mapping[int, Numbers]
 class KernelWork:
     """What the schedule makes of a kernel's work."""
 
-    rounds: float  # loads that a thread of a block waits for one after the other
+    rounds: float  # dependent loads of a thread, each of which waits for the one before
     active: float  # threads of the grid that have work, at the same time
     moving: float = 0.0  # nanoseconds in which the addresses of its warps move sectors
     last: float = 0.0  # rounds of the last block alone, which adds what the others stored

@@ -116,7 +116,7 @@ class RowLevels:
     def inside(self) -> str:
         """The condition that a vector begins inside the row.
 
-        In a row that is prefetched it is tested for every vector, although only the last may begin behind the row:
+        In a row that is prefetched it is tested for every vector, although only the last may begin beyond the row:
         without these branches the compiler keeps float32 values of the whole row for the next level, and spills.
         """
         after = f"base < {self.length}"

@@ -254,7 +254,7 @@ class _Compiler:
         return result
 
     def _magnitude_bound(self) -> MagnitudeBound | None:
-        """The new value may be so many times larger and smaller than a value of the program."""
+        """How many times larger or smaller than a value of the program the new value may be."""
         scaled = self.rule.scaled
         if scaled is None:
             return None

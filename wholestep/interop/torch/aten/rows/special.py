@@ -103,7 +103,7 @@ def _with_derivative(x: Tensor, function: Callable[[Tensor], Tensor], slope: Cal
 
 # -- incomplete gamma functions ----------------------------------------------------------------------------------
 
-ROUNDS = 300  # of the series for x < a + 1 and of the continued fraction above: exact for a up to some thousands
+ROUNDS = 300  # terms of the series (x < a + 1) or the continued fraction: exact for a up to some thousands
 
 
 def _incomplete(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -191,7 +191,7 @@ def render_conv2d_grad_input(w: CWriter) -> None:
 def _pack_phases(
     pen: WindowWriter, panels: Panels, down: Sequence[Taps], across: Sequence[Taps], depth: int
 ) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
-    """Pack the taps of each phase one after the other; returns their offsets, and the elements of a panel."""
+    """Pack the taps of each phase contiguously; returns their offsets, and the elements of a panel."""
     rows = [pen.table(f"down{i}", y.taps) for i, y in enumerate(down)]
     columns = [pen.table(f"across{j}", x.taps) for j, x in enumerate(across)]
     offsets, sizes, offset = {}, {}, 0

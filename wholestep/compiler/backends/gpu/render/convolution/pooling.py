@@ -18,7 +18,7 @@ from wholestep.compiler.plan.model.kernel import Level
 
 @contextmanager
 def pixel_loop(w: GpuWriter) -> Iterator[None]:
-    """The loop over the vectors of channels of all pixels: the first channel is `base`."""
+    """A loop over all pixels and, for each, vectors of adjacent channels, of which `base` is the first channel."""
     across = f"({w.axis_extent(3)}/{w.schedule.vector})"
     w.emit(f"const {w.int} total = {w.count((0, 1, 2))} * {across};")
     first, stride = f"({w.int})blockIdx.x*blockDim.x + threadIdx.x", f"({w.int})gridDim.x*blockDim.x"
