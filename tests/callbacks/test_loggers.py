@@ -187,3 +187,14 @@ def test_what_is_no_single_number_is_neither_watched_nor_drawn(tmp_path: Path) -
         ws.errors.UsageError, match=r"EarlyStopping monitors 'f1', which is not one number but 2 of them"
     ):
         ws.EarlyStopping("f1", mode="max").on_epoch_end(0, {"f1": [0.25, 0.75]})
+
+
+def test_the_environment_of_a_run_is_a_text(tmp_path: Path) -> None:
+    fit(tmp_path)
+    reader = EventAccumulator(str(tmp_path / "tb"), size_guidance={"tensors": 0}).Reload()
+    assert reader.summary_metadata["run"].plugin_data.plugin_name == "text"
+    (stored,) = reader.Tensors("run")
+    (text,) = stored.tensor_proto.string_val
+    lines = dict(line.strip("| ").split(" | ") for line in text.decode().splitlines()[2:])
+    assert lines["environment.wholestep"] == ws.__version__
+    assert lines["identity.data.rows"] == str(len(X))

@@ -14,6 +14,9 @@ from wholestep.callbacks.loggers import (
     CSVLogger as CSVLogger, JSONLinesLogger as JSONLinesLogger, TensorBoardLogger as TensorBoardLogger,
 )
 from wholestep.callbacks.telemetry import HTTPLogger as HTTPLogger
+from wholestep.callbacks.trackers import (
+    MLflowLogger as MLflowLogger, Tracker as Tracker, TrackioLogger as TrackioLogger, WandbLogger as WandbLogger,
+)
 from wholestep.callbacks.stopping import (
     EarlyStopping as EarlyStopping, PruneTrial as PruneTrial, StepBudget as StepBudget, TimeBudget as TimeBudget,
 )

@@ -24,6 +24,7 @@ def event(
     file_version: str = "",
     session: int = 0,
     hparams: Mapping[str, bool | float | str] | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> bytes:
     """tensorflow.Event: wall_time = 1 (double), step = 2, file_version = 3, summary = 5, session_log = 7."""
     out = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step)
@@ -32,6 +33,7 @@ def event(
     values = [_value(name, value) for name, value in (scalars or {}).items()]
     values += [_histogram(name, histogram) for name, histogram in (histograms or {}).items()]
     values += [_hparams(hparams)] if hparams else []
+    values += [_text(name, text) for name, text in (texts or {}).items()]
     if values:
         out += _field(5, b"".join(_field(1, value) for value in values))
     if session:
@@ -55,6 +57,15 @@ def _histogram(name: str, h: Histogram) -> bytes:
     proto = b"".join(_varint(i << 3 | 1) + struct.pack("<d", n) for i, n in enumerate(numbers, 1))
     proto += _field(6, edges[1:].tobytes()) + _field(7, counts.tobytes())
     return _field(1, name.encode()) + _field(5, proto)
+
+
+def _text(name: str, text: str) -> bytes:
+    """Summary.Value: tag = 1, tensor = 8, metadata = 9 with plugin_data = 1: plugin_name = 1.
+
+    TensorProto: dtype = 1 (DT_STRING is 7), tensor_shape = 2 (of a scalar it is empty), string_val = 8.
+    """
+    tensor = b"\x08\x07" + _field(2, b"") + _field(8, text.encode(errors="replace"))
+    return _field(1, name.encode()) + _field(8, tensor) + _field(9, _field(1, _field(1, b"text")))
 
 
 def _hparams(hparams: Mapping[str, bool | float | str]) -> bytes:

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.event_records import START, event, frame_record
-from wholestep.callbacks.run import Logs, StepMetrics
+from wholestep.callbacks.run import Logs, Run, StepMetrics
 from wholestep.callbacks.weights import Histogram, WeightStatistics
 from wholestep.nn.layers.table_encoding import HEADER as ENCODING
 
@@ -126,7 +126,8 @@ class TensorBoardLogger(Callback):
 
     With a `ws.WeightStatistics` in the same run its histograms as well.
 
-    The configuration of the run (arguments of `fit`, `optimizer.lr`) is written as TensorBoard's hyper-parameters.
+    The configuration of the run (arguments of `fit`, `optimizer.lr`) is written as TensorBoard's hyper-parameters; the
+    environment with the git revision, and digests of plan and data, as a text.
 
     Each run writes a new file that starts with the step of its resume: TensorBoard drops later steps of earlier files
     in the folder, so that a resumed run shows nothing twice.
@@ -149,9 +150,12 @@ class TensorBoardLogger(Callback):
         self._file = (self.folder / name).open("xb")
         self._write(event(file_version="brain.Event:2"))
         self._write(event(self._count, session=START))
-        config = dict(_settings(self.run.config)) if self.run is not None else {}
+        config = dict(flat_settings(self.run.config)) if self.run is not None else {}
         if config:
             self._write(event(self._count, hparams=config))
+        if facts := run_facts(self.run):
+            rows = (f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in facts.items())
+            self._write(event(self._count, texts={"run": "\n".join(["| name | value |", "|---|---|", *rows])}))
 
     def on_step(self, metrics: StepMetrics) -> None:
         if self.steps:
@@ -199,11 +203,23 @@ def _scalars(tag: str, values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]
             yield f"{tag}/{name}", value
 
 
-def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | float | str]]:
+def flat_settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | float | str]]:
     """The configuration of a run by dotted names, lists as text, without the encoding of tables."""
     for name, value in config.items():
         if isinstance(value, Mapping):
-            yield from _settings(value, f"{prefix}{name}.")
+            yield from flat_settings(value, f"{prefix}{name}.")
         elif name != ENCODING:
             plain = isinstance(value, bool | int | float | str)
             yield prefix + name, value if plain else json.dumps(value, default=str)
+
+
+def run_facts(run: Run | None) -> dict[str, bool | float | str]:
+    """The environment of a run with its git revision, and the identity of its plan and data, by dotted names."""
+    if run is None or run.session is None:
+        return {}
+    from wholestep.train.checkpoint.environment import run_environment
+    from wholestep.train.checkpoint.identity import identity_of
+
+    identity = identity_of(run.session, run.loader)
+    shown = {name: identity[name] for name in ("target", "seed", "plan", "data") if identity.get(name) is not None}
+    return dict(flat_settings({"environment": run_environment(run.session), "identity": shown}))
