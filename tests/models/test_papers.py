@@ -85,6 +85,48 @@ def convnext(p: Numbers, x: torch.Tensor) -> torch.Tensor:
     return linear(p, "classifier.2", layer_norm(p, "classifier.0", x.mean((2, 3)), 1e-6))
 
 
+def squeezed_units(
+    p: Numbers, at: str, x: torch.Tensor, stride: int, act: Any, inner: Any, gate: Any, eps: float
+) -> torch.Tensor:
+    """The parts of an inverted residual, by the names of its arrays: units, and a squeeze of two convolutions."""
+    y, parts = x, sorted({int(n.removeprefix(f"{at}.").split(".")[0]) for n in p if n.startswith(f"{at}.")})
+    for i in parts:
+        name = f"{at}.{i}"
+        if f"{name}.fc1.weight" in p:
+            y = y * gate(conv(p, f"{name}.fc2", inner(conv(p, f"{name}.fc1", y.mean((2, 3), keepdim=True)))))
+            continue
+        weight = p[f"{name}.0.weight"]
+        depthwise = weight.shape[1] == 1
+        how = {"stride": stride, "groups": len(weight)} if depthwise else {}
+        y = F.conv2d(y, weight, padding=weight.shape[-1] // 2, **how)
+        y = F.batch_norm(y, None, None, p[f"{name}.1.weight"], p[f"{name}.1.bias"], training=True, eps=eps)
+        y = y if i == parts[-1] else act(y)
+    return x + y if x.shape == y.shape and stride == 1 else y
+
+
+def ends(p: Numbers, x: torch.Tensor, name: str, act: Any, eps: float, stride: int = 1) -> torch.Tensor:
+    weight = p[f"features.{name}.0.weight"]
+    y = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+    at = f"features.{name}.1"
+    return act(F.batch_norm(y, None, None, p[f"{at}.weight"], p[f"{at}.bias"], training=True, eps=eps))
+
+
+def mobilenet_v3(p: Numbers, x: torch.Tensor) -> torch.Tensor:
+    x = ends(p, x, "0", F.hardswish, 1e-3, 2)
+    for i, (hard, stride) in enumerate(((False, 2), (False, 2), (True, 1)), 1):
+        act = F.hardswish if hard else F.relu
+        x = squeezed_units(p, f"features.{i}.block", x, stride, act, F.relu, F.hardsigmoid, 1e-3)
+    x = ends(p, x, "4", F.hardswish, 1e-3).mean((2, 3))
+    return linear(p, "classifier.3", F.hardswish(linear(p, "classifier.0", x)))
+
+
+def efficientnet(p: Numbers, x: torch.Tensor) -> torch.Tensor:
+    x = ends(p, x, "0", F.silu, 1e-5, 2)
+    for at, stride in (("1.0", 1), ("2.0", 2), ("2.1", 1)):
+        x = squeezed_units(p, f"features.{at}.block", x, stride, F.silu, F.silu, torch.sigmoid, 1e-5)
+    return linear(p, "classifier.1", ends(p, x, "3", F.silu, 1e-5).mean((2, 3)))
+
+
 def mobilenet(p: Numbers, x: torch.Tensor) -> torch.Tensor:
     def unit(name: str, x: torch.Tensor, stride: int = 1, groups: int = 1) -> torch.Tensor:
         around = p[f"{name}.0.weight"].shape[-1] // 2
@@ -249,6 +291,14 @@ ROWS = {
         lambda: ws.models.mobilenet_v2(3, width=0.1, dropout=0.0, dtype="float64"), mobilenet,
         RNG.normal(size=(4, 3, 12, 10)), integers(3, 4), "cross_entropy", entropy,
     ),
+    "mobilenet_v3": Row(
+        lambda: ws.models.mobilenet_v3("small", 3, width=0.2, dropout=0.0, dtype="float64"), mobilenet_v3,
+        RNG.normal(size=(4, 3, 24, 20)), integers(3, 4), "cross_entropy", entropy,
+    ),
+    "efficientnet": Row(
+        lambda: ws.models.efficientnet(0, 3, dropout=0.0, drop_path=0.0, dtype="float64"), efficientnet,
+        RNG.normal(size=(4, 3, 16, 12)), integers(3, 4), "cross_entropy", entropy,
+    ),
     "densenet": Row(
         lambda: ws.models.densenet(classes=3, growth=2, blocks=(2, 1), first=4, dtype="float64"), densenet,
         RNG.normal(size=(3, 3, 24, 20)), integers(3, 3), "cross_entropy", entropy,
@@ -302,6 +352,9 @@ def as_torch(a: np.ndarray) -> torch.Tensor:
 def test_three_steps_of_fit_equal_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row = ROWS[name]
     monkeypatch.setattr("wholestep.models.mobile_net.STAGES", STAGES)
+    monkeypatch.setattr("wholestep.models.efficient_net.STAGES", ((1, 3, 1, 8, 1), (6, 5, 2, 16, 2)))
+    rows = ((3, 16, 16, True, False, 2), (3, 72, 24, False, False, 2), (5, 96, 24, True, True, 1))
+    monkeypatch.setattr("wholestep.models.mobile_net_v3.TABLES", {"small": (rows, 64)})
     model = row.model()
     trained = list(model.parameters())
     p = {n: torch.tensor(a, requires_grad=n in trained) for n, a in model.state_dict().items() if a.dtype.kind == "f"}
@@ -326,6 +379,9 @@ def test_three_steps_of_fit_equal_torch(name: str, monkeypatch: pytest.MonkeyPat
 def test_published_numbers_of_parameters() -> None:
     counts = {
         "mobilenet_v2": (ws.models.mobilenet_v2(), 3_504_872),
+        "mobilenet_v3_small": (ws.models.mobilenet_v3("small"), 2_542_856),
+        "mobilenet_v3_large": (ws.models.mobilenet_v3(), 5_483_032),
+        "efficientnet_b0": (ws.models.efficientnet(), 5_288_548),
         "densenet121": (ws.models.densenet(), 7_978_856),
         "convnext_tiny": (ws.models.convnext(), 28_589_128),
         "vit": (ws.models.vit(), 86_567_656),

@@ -10,6 +10,8 @@ from wholestep.models.llama_model import Llama as Llama, RotaryScaling as Rotary
 from wholestep.models.bert_model import Bert as Bert, bert as bert
 from wholestep.models.vision_transformer import ViT as ViT, vit as vit
 from wholestep.models.mobile_net import MobileNetV2 as MobileNetV2, mobilenet_v2 as mobilenet_v2
+from wholestep.models.mobile_net_v3 import MobileNetV3 as MobileNetV3, mobilenet_v3 as mobilenet_v3
+from wholestep.models.efficient_net import EfficientNet as EfficientNet, efficientnet as efficientnet
 from wholestep.models.dense_net import DenseNet as DenseNet, densenet as densenet
 from wholestep.models.conv_next import ConvNeXt as ConvNeXt, convnext as convnext
 from wholestep.models.u_net import UNet as UNet, unet as unet
