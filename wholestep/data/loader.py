@@ -244,8 +244,8 @@ class DataLoader:
         """
         if self.transforms or self.own is not None or type(self.source) is not Table:
             return None
-        if isinstance(self.sampler, Poisson | RowSampler):
-            return None
+        if self._visits_every_row or isinstance(self.sampler, Poisson | RowSampler):
+            return None  # of plain orders, `arrays` is the whole table, unless a subclass wants single batches
         table = with_row_numbers(self.source) if self.numbers_rows else self.source
         rows = self._rows(epoch)
         bytes_of_row = sum(array.nbytes // max(1, len(array)) for array in table.columns.values())
