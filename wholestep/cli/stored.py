@@ -25,7 +25,7 @@ Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be removed,
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Rows as a table of text, or as a JSON list; a row without a column has no cell there."""
+    """Rows as a table of text, or as a JSON list; cells of columns that a row lacks are empty."""
     if as_json:
         print(json.dumps(list(rows), indent=1))
         return
@@ -74,7 +74,7 @@ def list_runs(
 
 
 def _short_row(row: Mapping[str, Any], sort: str | None) -> dict[str, Any]:
-    """What fits on a line: the loss of validation or training, or the number that runs are sorted by."""
+    """The metric that the list shows: the one that runs are sorted by, else the validation or training loss."""
     if "problem" in row:
         return {"run": row["run"], "tags": row["tags"], "problem": row["problem"]}
     shown = [name for name in (sort, "loss", "val_loss") if name in row["last"]]
@@ -269,7 +269,7 @@ def _print_file(output: Path, arrays: int, as_json: bool) -> None:
 
 
 def _checkpoint_path(path: Path) -> Path:
-    """A checkpoint itself, or the newest whole one of a run."""
+    """The checkpoint at a path; for the folder of a run, its newest intact one."""
     from wholestep.train import load_checkpoint
     from wholestep.train.checkpoint.folder import is_checkpoint
 
@@ -290,7 +290,7 @@ def prune(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the checkpoints of a run but for the newest and the best ones."""
+    """Remove the checkpoints of a run except for the newest and the best ones."""
     from wholestep.train.checkpoint.manage import prune as remove
 
     doomed = remove(run, last, best, monitor, mode, dry=True)

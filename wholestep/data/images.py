@@ -1,4 +1,4 @@
-"""`ImageFolder`: images in folders of their classes, decoded by Pillow, resized and cropped to one size."""
+"""`ImageFolder`: images in one folder per class, decoded by Pillow, resized and cropped to one size."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MODES = {1: "L", 3: "RGB"}
 class ImageFolder:
     """A data set of the images below a folder, whose subfolders are the classes: `photos/cat/17.jpg`.
 
-    An item is `(image, class)`: the image is float32 (channels, height, width) from 0 to 1, turned upright as its EXIF
+    An item is `(image, class)`: the image is float32 (channels, height, width) from 0 to 1, rotated as its EXIF
     data says; classes are numbered in the order of their names.  Images are read when a batch needs them, by several
     processes with `ws.DataLoader(data, num_workers=4)`; `read()` decodes all of them once, for data that fits into
     memory.
 
     Args:
-        folder: the folder of the classes.
+        folder: the folder that contains one subfolder per class.
         size: height and width of the images, or one number for both.
         channels: 3 for colours, 1 for grey.
         fit: "crop" resizes the shorter side and crops the middle; "stretch" changes the proportions.
@@ -83,7 +83,9 @@ class ImageFolder:
             with pillow.open(path) as file:
                 image = operations.exif_transpose(file).convert(MODES[self.channels])
         except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(f"{path} cannot be read as an image: {error}. Delete it, or save it again.") from None
+            raise InputError(
+                f"{path} cannot be read as an image: {error}. Delete the file, or save the image again."
+            ) from None
         if self.fit == "crop":
             image = operations.fit(image, (self.width, self.height), pillow.Resampling.BILINEAR)
         else:

@@ -1,7 +1,7 @@
-"""Text as numbers: a vocabulary of words or characters, and byte pairs (Sennrich et al., arXiv:1508.07909).
+"""Tokenizers: a vocabulary of words or characters, and byte pair encoding (Sennrich et al., arXiv:1508.07909).
 
-Both are built from the training texts and are saved as JSON beside the weights.  A tokenizer of another library needs
-neither: its lists of numbers are data for `ws.data.Ragged`.
+Both are built from the training texts and are saved as JSON next to the weights.  A tokenizer of another library needs
+neither: its lists of token indices are data for `ws.data.Ragged`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHUNKS = re.compile(r" ?\w+| ?[^\w\s]+|\s+(?!\S)|\s+")  # of GPT-2: a word has 
 
 
 class Tokenizer:
-    """Texts as arrays of int32 numbers, and back."""
+    """The base class of tokenizers: texts to arrays of int32 token indices, and back."""
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -50,7 +50,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it as JSON.  Example: `vocabulary.save("words.json")`."""
+        """Write the tokenizer as JSON.  Example: `vocabulary.save("words.json")`."""
         text = json.dumps({"kind": type(self).__name__, **self._record()}, ensure_ascii=False, indent=0)
         target = Path(path)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
@@ -83,15 +83,15 @@ class Tokenizer:
 
 
 class Vocabulary(Tokenizer):
-    """The words or characters of texts, by frequency; 0 is what the texts do not have.
+    """The words or characters of texts, numbered by decreasing frequency; unknown ones have the index 0.
 
     Words are in lower case, and a punctuation mark is a word.
 
     Args:
         texts: the training texts.
         by: "words" or "characters".
-        size: the most entries; None: all.
-        least: how often an entry occurs at least.
+        size: the largest number of entries; None: all.
+        least: entries that occur less often are left out.
 
     Example::
 
@@ -145,13 +145,13 @@ class Vocabulary(Tokenizer):
 
 
 class BytePairs(Tokenizer):
-    """Bytes of UTF-8, of which the most frequent neighbours are merged until there are `size` numbers.
+    """Byte pair encoding: merges the most frequent pair of tokens, at first UTF-8 bytes, until there are `size` tokens.
 
-    Every text has numbers, and `decode(encode(text))` is the text.  Merges do not cross the space before a word.
+    Every text can be encoded, and `decode(encode(text))` is the text.  Merges do not cross the space before a word.
 
     Args:
         texts: the training texts.
-        size: how many numbers there are, 256 of them for single bytes.
+        size: the number of tokens, 256 of them for single bytes.
 
     Example: `tokens = ws.data.BytePairs(texts, size=1000)`.
     """

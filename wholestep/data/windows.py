@@ -13,18 +13,18 @@ from wholestep.errors import InputError, OptionError, ShapeError
 
 
 class Windows(tuple[Array, Array]):
-    """Windows of time series and what follows them: a pair `(x, y)`, data for `ws.fit` as it is.
+    """Windows of time series with the values that follow them: a pair `(x, y)` that `ws.fit` takes as data.
 
-    x is (windows, length, features) and y (windows, horizon, targets).  Of a series (time,) both have no last axis.
-    Elements of one series share memory: the windows are views.  Several series give windows of each, none of two.
+    x is (windows, length, features) and y (windows, horizon, targets).  For a series (time,) they lack the last axis.
+    The windows of a series are views that share memory.  With several series, no window crosses from one to the next.
 
     Args:
         series: an array (time,) or (time, features), or a list of them.
         length: elements of a window.
         horizon: elements to forecast.
-        gap: elements between the window and the first forecast, which are in neither.
+        gap: elements to skip between a window and its first forecast.
         stride: elements from one window to the next.
-        targets: the features to forecast, their numbers; None: all.
+        targets: the indices of the features to forecast; None: all.
 
     Example::
 
@@ -66,16 +66,16 @@ class Windows(tuple[Array, Array]):
 
     @property
     def x(self) -> Array:
-        """The windows."""
+        """The windows, (windows, length, features)."""
         return self[0]
 
     @property
     def y(self) -> Array:
-        """What follows each window."""
+        """The forecasts of each window, (windows, horizon, targets)."""
         return self[1]
 
     def split(self, fraction: float) -> tuple[Windows, Windows]:
-        """The earlier windows and the last ones of the time; windows that would share elements with both are left out.
+        """Earlier windows for training and the last ones for validation; windows that overlap both are left out.
 
         Windows of several series are divided at the same element of each.
         """

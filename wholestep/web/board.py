@@ -2,8 +2,8 @@
 
 The server of the standard library listens on the loopback interface only, and answers only under a path with a random
 token, to requests whose `Host` is its own (another site that resolves to this machine gets nothing).  It only reads.
-Names in requests are looked up among the runs that a listing of the folder gave: no path is built from a request.  The
-page polls; a run is read again only if its newest manifest has changed.
+Names in requests are looked up in a listing of the folder: no path is built from a request.  The page polls; a run is
+read again only if its newest manifest has changed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def stamp_of(run: Path) -> str:
     newest = checkpoints_in(run)[-1:]
     try:
         return "".join(f"{each.path.name} {(each.path / MANIFEST).stat().st_mtime_ns}" for each in newest)
-    except OSError:  # the checkpoint was removed, or is not a whole one
+    except OSError:  # the checkpoint was removed, or is incomplete
         return newest[0].path.name
 
 
 @dataclass
 class Board:
-    """What the page asks for, as JSON; descriptions of runs are cached by their stamps."""
+    """Answers to the requests of the page, as JSON; descriptions of runs are cached by their stamps."""
 
     folder: Path
     token: str = field(default_factory=lambda: secrets.token_urlsafe(18))
@@ -60,7 +60,7 @@ class Board:
         return _json([{"name": name, "stamp": stamp_of(path)} for name, path in runs.items()])
 
     def run(self, name: str) -> bytes | None:
-        """The description of a run; of one that cannot be read, its problem."""
+        """The description of a run, or of the problem if the run cannot be read."""
         path = self._path(name)
         if path is None:
             return None

@@ -34,7 +34,7 @@ def plan_files(run: Path) -> list[Path]:
 
 
 def describe_plan_file(path: Path) -> dict[str, Any]:
-    """What a page shows of a plan in a file; its `problem` where it cannot be read."""
+    """The data that a page shows about a plan in a file; a `problem` if it cannot be read."""
     try:
         return describe_plan(serialize.load(path.read_bytes()))
     except (PlanError, OSError) as error:
@@ -42,7 +42,7 @@ def describe_plan_file(path: Path) -> dict[str, Any]:
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
-    """What a page shows of a plan."""
+    """The data that a page shows about a plan."""
     threads = default_threads()
     report = plan_report(plan, threads)
     kernels = plan.kernels[:MOST_KERNELS]
@@ -106,7 +106,7 @@ def _buffer_name(buffer: Buffer) -> str:
 
 
 def _layer(kernel: Kernel, plan: Plan, buffers: list[int]) -> str:
-    """The layer whose states a kernel writes or else reads; plans store no others."""
+    """The layer whose states a kernel writes, or else reads; plans do not store the layers of other kernels."""
     parameters = {plan.buffers[b].name for b in plan.param_buffers}
     for number in buffers:
         buffer = plan.buffers[number]
@@ -121,7 +121,7 @@ def _layer(kernel: Kernel, plan: Plan, buffers: list[int]) -> str:
 
 
 def source_by_kernel(plan: Plan) -> dict[int, str]:
-    """The generated function of each kernel; none of a plan whose backend this process cannot render for."""
+    """The generated function of each kernel; empty if this process cannot render for the plan's backend."""
     family = plan.target.partition("/")[0]
     render = {"cpu": _c_functions, "cuda": _gpu_functions}.get(family)
     functions: Mapping[int, str] = {} if render is None else render(plan)
