@@ -11,6 +11,7 @@ import numpy as np
 from wholestep.compiler.frontend.step import ROW_NUMBERS
 from wholestep.compiler.ir.masked_arrays import is_data_set, is_sparse, refuse_mask
 from wholestep.compiler.ir.types import letter_of
+from wholestep.compiler.runtime.arrays import from_dlpack
 from wholestep.errors import InputError, ShapeError, UsageError
 
 Array = np.ndarray[Any, Any]
@@ -190,8 +191,8 @@ def _advice(name: str) -> str:
 
 
 def _from_tensor(value: Any) -> Any:
-    """A torch tensor as an array; everything else as it is."""
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+    """A torch tensor, or an object of DLPack, as an array; everything else as it is."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else from_dlpack(value)
 
 
 def _short(value: object) -> str:
@@ -226,6 +227,8 @@ def _is_of_frames(data: object) -> bool:
 def is_table_like(data: object) -> bool:
     """Is the data arrays, or tuples or dicts of arrays, which form a table?  A list of tuples or dicts is batches."""
     if isinstance(data, Table | np.ndarray) or hasattr(data, "detach") or is_sparse(data) or _is_of_frames(data):
+        return True
+    if hasattr(data, "__dlpack__"):
         return True
     if isinstance(data, Mapping):
         return all(is_table_like(v) for v in data.values())

@@ -17,11 +17,27 @@ AnyArray = np.ndarray[Any, Any]
 _logged_roundings: set[tuple[str, str]] = set()
 
 
+def from_dlpack(value: Any) -> Any:
+    """A view of an object that offers its memory by DLPack alone; everything else as it is.
+
+    Tensors in the memory of a GPU are an InputError: they are copied to the host by their own library.
+    """
+    if isinstance(value, np.ndarray) or hasattr(value, "__array__") or not hasattr(value, "__dlpack__"):
+        return value
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise InputError(
+            f"a {type(value).__name__} cannot be read by DLPack: {error}. Give an array in the host's memory, of "
+            "numbers that NumPy has."
+        ) from None
+
+
 def as_array(value: object, subject: str) -> AnyArray:
     """`value` as a numeric array: an array, or anything that NumPy converts to one."""
     refuse_mask(value, subject)
     try:
-        array = np.asarray(value)
+        array = np.asarray(from_dlpack(value))
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(
             f"{subject} takes an array of numbers; received {type(value).__name__}, which NumPy cannot convert: "
