@@ -20,6 +20,7 @@ import wholestep as ws
 from tests.support.browser import INSTALL, browser_path
 from tests.web.pages import ready
 from tests.web.test_report import HOSTILE, lines, rewrite, trained
+from tests.web.test_screenshots import CUT, SIZES
 from wholestep.errors import UsageError
 from wholestep.train.checkpoint.folder import runs_below
 from wholestep.web.board import Board, BoardServer, board_server
@@ -203,3 +204,16 @@ def test_a_thousand_long_runs(tmp_path: Path) -> None:
             assert tab.evaluate("document.querySelectorAll('#runs label').length") == 200
             tab.fill("#filter", "run-0999")
             tab.wait("document.querySelectorAll('#charts path.run').length === 3")
+
+
+@in_browser
+@pytest.mark.long
+def test_a_board_fits_its_window(folder: Path, tmp_path: Path) -> None:
+    with serving(folder / "runs") as server, ready(server.url, tmp_path) as tab:
+        tab.wait("document.querySelectorAll('#charts path.run').length")
+        for width, height in SIZES.values():
+            for dark in (False, True):
+                tab.resize(width, height, dark)
+                tab.screenshot(tmp_path / f"board-{width}-{dark}.png", whole=False)
+                assert tab.evaluate("document.documentElement.scrollWidth") <= width
+                assert tab.evaluate(CUT) == []

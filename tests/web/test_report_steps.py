@@ -159,6 +159,20 @@ def test_curves_are_zoomed_by_dragging_and_by_keys(tmp_path: Path) -> None:
         assert f"{history['loss'][5]:.4g} at 6" in tab.text("#charts figcaption")
 
 
+def test_gradient_norms_and_speed_are_curves(tmp_path: Path) -> None:
+    x, y = ws.datasets.digits()
+    history = ws.fit(
+        ws.nn.Linear(64, 10), (x[:200], y[:200]), loss="cross_entropy", epochs=3, gradient_norm=True,
+        device="reference", checkpoint=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    (run,) = page_spec(write_report([tmp_path / "run"], tmp_path / "report.html"))["runs"]
+    assert run["series"]["grad_norm"] == [[1, 2, 3], history["grad_norm"]]
+    assert run["series"]["steps_per_second"] == [[1, 2, 3], [each.steps_per_second for each in history.epochs]]
+    assert all(each.steps_per_second > 0 for each in history.epochs)
+    assert "steps_per_second" not in history.to_json()  # equal runs have equal histories
+    assert ws.TrainHistory.from_json(history.to_json()) == history
+
+
 @in_browser
 def test_a_step_is_built_and_timed_again(run: Path, tmp_path: Path) -> None:
     code, text = report(run, "-o", tmp_path / "report.html", "--rebuild")

@@ -87,7 +87,7 @@ TORCH = NameTable(
         "scalar_tensor": "a constant inside forward is ws.constant(value)",
         "frombuffer": "data are NumPy arrays: np.frombuffer(...)",
         "from_file": "data are NumPy arrays: np.memmap(...)",
-        "from_dlpack": "data are NumPy arrays: np.from_dlpack(x)",
+        "from_dlpack": "objects of DLPack are data as they are; an array of one is np.from_dlpack(x)",
         "to_dlpack": "read it as an array first: session.get(name)",
         "is_tensor": "write isinstance(x, ws.Tensor)",
         "empty_like": "every tensor has a value: ws.zeros_like(x)",
