@@ -126,7 +126,7 @@ def test_a_live_schedule_refuses() -> None:
         session.optimizer.lr = 3
     with pytest.raises(OptionError, match="T_max must be above 0"):
         session.schedule.T_max = 0
-    with pytest.raises(UnknownNameError, match="has no number 'tmax'; it has: lr, T_max, eta_min"):
+    with pytest.raises(UnknownNameError, match="has no scalar 'tmax'; it has: lr, T_max, eta_min"):
         session.schedule.tmax = 3
     with pytest.raises(UsageError, match=r"Cosine observes nothing; ws.schedules.ReduceOnPlateau does"):
         session.schedule.observe(1.0)

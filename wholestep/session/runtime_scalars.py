@@ -202,7 +202,7 @@ class LiveSchedule:
         numbers = self._schedule.numbers()
         if name not in numbers:
             raise UnknownNameError(
-                f"the schedule of {self._target} has no number {name!r}; it has: {', '.join(numbers)}."
+                f"the schedule of {self._target} has no scalar {name!r}; it has: {', '.join(numbers)}."
             )
         self.set_numbers({name: value})
 

@@ -131,7 +131,7 @@ def _with_slack(draft: Draft, margins: tuple[Margin, ...]) -> Draft:
 def _with_fills(
     draft: Draft, kernels: list[Kernel], margins: Mapping[tuple[int, int], Margin], written: set[tuple[int, int]]
 ) -> Iterator[Kernel]:
-    """The kernels; each that writes a buffer without its padding is followed by one that fills the padding."""
+    """The kernels; a kernel that does not write the padding of its result is followed by one that fills the padding."""
     for k in kernels:
         yield k
         for id in dict.fromkeys(x.buffer for x in k.body.stores()):

@@ -88,7 +88,7 @@ def optimize(
     budget: Budget | None = None,
     outline_from: int = FEWEST_NODES,
 ) -> tuple[IRGraph, EGraphReport]:
-    """The cheapest equal program that the rules reach, and a report; the same graph if there is none."""
+    """The cheapest equal program that the rules reach, and a report; the given graph if none is cheaper."""
     request = Request(capacity, costs, exactness, before_autodiff, budget or Budget(), outline_from)
     with pause_garbage_collection():
         return _optimize_or_report(graph, request)

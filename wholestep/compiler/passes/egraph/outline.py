@@ -73,7 +73,7 @@ class _Shape:
 
 
 def _shapes(p: NumberedGraph, owner: Sequence[int], copies: Sequence[Sequence[int]]) -> list[_Shape]:
-    """The blocks of some copies, grouped by equality."""
+    """The blocks of some copies; copies with equal blocks share one."""
     by_signature: dict[object, _Shape] = {}
     for copy in copies:
         frame = _Frame(p, owner, copy)

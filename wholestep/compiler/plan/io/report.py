@@ -79,7 +79,7 @@ class PlanReport:
 
     @property
     def gathers(self) -> int:
-        """Collectives that gather parts of layers; if there are many, `split=` marks the wrong layers."""
+        """All-gathers of divided layers; many of them mean that `split=` marks the wrong layers."""
         return sum(kind == "all_gather" and axis == MODEL for kind, _, axis in collectives_of(self.plan, self.ranks))
 
     @property

@@ -181,7 +181,7 @@ _GROUPED_OUT = """
 
 
 def _attention(name: str) -> str:
-    """The body of an attention function by its name: grouped, causal, masked, and the number of axes unless it is 4."""
+    """The body of an attention function, whose name tells if it is grouped, causal, masked, and its rank unless 4."""
     rank = int(name.rpartition("attention")[2] or 4)
     masked = "masked_" in name
     order = ", ".join(map(str, [*range(rank - 2), rank - 1, rank - 2]))

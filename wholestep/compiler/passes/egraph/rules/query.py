@@ -16,7 +16,7 @@ from wholestep.compiler.passes.egraph.rules.typing import Types
 
 ROOT = "root"
 ANY_CLASS = -1  # the e-class of an atom that no earlier atom binds: the root of a second left side
-ALL = 1 << 20  # more levels than a rule has
+ALL = 1 << 20  # as a depth: all levels, more than any rule has
 
 
 class Atom(NamedTuple):

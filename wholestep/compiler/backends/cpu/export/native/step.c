@@ -8,7 +8,7 @@
 
 typedef struct {
   uint64_t step, epoch, version;                      /* `version` changes whenever a state does */
-  uint64_t counts[WS_COUNTS];                         /* updates of the session, and of parameters by an optimizer */
+  uint64_t counts[WS_COUNTS];                         /* update counters of the session and of optimizers */
   uint64_t seen[WS_PROGRAMS];                         /* the version whose copies a program has */
   double scalars[WS_SCALARS + 1];
   double loss;
