@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from wholestep.data.order import RankRows
 from wholestep.errors import InputError, UsageError, WorkerError
 
 
@@ -77,6 +78,15 @@ def test_the_batches_of_processes_are_those_of_none_in_every_epoch() -> None:
     assert processes() == []
 
 
+def test_a_rank_reads_its_own_rows_by_processes_too() -> None:
+    loaders = [ws.DataLoader(Rows(), batch_size=8, num_workers=n) for n in (0, 1)]
+    for loader in loaders:
+        loader.own = RankRows(rank=1, ranks=3, part=8)
+    first, second = map(batches, loaders)
+    assert first == second
+    assert first != batches(ws.DataLoader(Rows(), batch_size=8)), "rows of other ranks are zeros"
+
+
 def test_a_collate_function_makes_the_batches() -> None:
     how: dict[str, Any] = {"batch_size": 4, "collate_fn": pad}
     first = batches(ws.DataLoader(Sentences(), **how))
@@ -115,11 +125,14 @@ def test_training_and_resuming_have_equal_bits(tmp_path: Path, sampler: str | No
 
     alone = train(0, None, 4)
     train(2, "run", 2)
+    assert processes() == [], "the end of a run ends them"
     resumed = train(2, "run", 4, resume=True)
     for name, weight in alone.items():
         assert np.array_equal(weight, resumed[name]), name
-    measured = ws.nn.Linear(4, 1).evaluate(ws.DataLoader(Rows(), num_workers=1), loss="mse")
-    assert np.isfinite(measured["loss"])
+    loader = ws.DataLoader(Rows(), num_workers=1)
+    assert np.isfinite(ws.nn.Linear(4, 1).evaluate(loader, loss="mse")["loss"])
+    assert loader.pools is not None
+    loader.pools.close()
 
 
 def test_an_error_of_a_row_arrives_with_its_type_and_place() -> None:
@@ -200,6 +213,24 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("a process is left")
+
+
+def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
+    parent = script(tmp_path, "if __name__ == '__main__': main()")
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.communicate(timeout=60)
+    for _ in range(200):
+        if all(_has_ended(pid) for pid in pids):
+            return
+        time.sleep(0.05)
+    raise AssertionError("a process is left")
+
+
+def _has_ended(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
 def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ into a slot of shared memory and sends their layout through a pipe; a batch that
 by `collate_fn` to their longest) goes through the pipe itself.  The consumer receives batches in order, so the result
 does not depend on the number or the speed of the processes.
 
-Processes are spawned: a fork would copy the locks of the native threads and the state of a GPU's driver.
+Processes are spawned: a fork would copy the locks of the native threads and the state of a GPU's driver
+(docs/decisions/097-loader-processes.md).
 """
 
 from __future__ import annotations
@@ -184,6 +185,16 @@ class Pools:
     def __reduce__(self) -> tuple[type[Pools], tuple[()]]:
         """A copy in another process, or of a whole experiment, has processes of its own."""
         return Pools, ()
+
+
+@contextmanager
+def end_processes(loader: DataLoader) -> Iterator[None]:
+    """End the processes of a loader at the end of a block."""
+    try:
+        yield
+    finally:
+        if loader.pools is not None:
+            loader.pools.close()
 
 
 def _row_bytes(loader: DataLoader) -> int:

@@ -21,6 +21,7 @@ from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
+from wholestep.data.loader_workers import end_processes
 from wholestep.data.order import Sampler
 from wholestep.data.sequences.packing import PackedTable
 from wholestep.data.sources import Stream
@@ -277,7 +278,7 @@ class Experiment:
 
             session = trainer.session
             deadline.watch(trainer, step_seconds(session.plan, session.target, session.threads))
-        with locked_and_resumed(run, trainer, loader):
+        with end_processes(loader), locked_and_resumed(run, trainer, loader):
             return trainer.train(loader, run.epochs)
 
     def _stored_checkpoint(self) -> Checkpoint | None:
