@@ -26,7 +26,7 @@ from wholestep.compiler.passes.lower.cast_fusion import hoist_half_casts, widen_
 
 pytestmark = [ARM64.needed, pytest.mark.long]
 Array = np.ndarray
-NETWORKS = 12
+NETWORKS = 24
 HALVES = [name for name in EXAMPLES if name.endswith("bfloat16")]
 SHAPES = [(1, 1, 1), (5, 33, 7), (13, 16, 64), (50, 70, 129), (49, 20, 2100)]
 
