@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 import wholestep as ws
 from wholestep.cli import app
-from wholestep.compiler.runtime.cache.content_store import ContentStore, key_of
-from wholestep.compiler.runtime.cache.eviction import cache_entries, evict
+from wholestep.compiler.runtime.cache.content_store import ContentStore, cache_entries, evict, key_of
 from wholestep.train.checkpoint.lock import FolderLock, Owner
 
 

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.callbacks.live_chart import LiveChart
-from wholestep.callbacks.progress import Progress
+from wholestep.callbacks.progress import LiveChart, Progress
 from wholestep.callbacks.run import EpochStats
 from wholestep.train.experiment import _progress
 
@@ -133,7 +132,7 @@ class Kernel:
 
 def test_a_kernel_draws_the_curves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     kernel = Kernel(monkeypatch, kernel=True)
-    monkeypatch.setattr("wholestep.callbacks.live_chart.REFRESH", 0.0)
+    monkeypatch.setattr("wholestep.callbacks.progress.CHART_REFRESH", 0.0)
     x, y = ws.datasets.digits()
     history = ws.fit(
         ws.nn.Linear(64, 10), (x[:200], y[:200]), validation=0.2, loss="cross_entropy", epochs=4, device="reference"
@@ -159,7 +158,7 @@ def test_elsewhere_progress_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_chart_that_cannot_be_drawn_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(monkeypatch, kernel=True)
-    monkeypatch.setattr("wholestep.callbacks.live_chart.REFRESH", 0.0)
+    monkeypatch.setattr("wholestep.callbacks.progress.CHART_REFRESH", 0.0)
     monkeypatch.setattr(Handle, "update", lambda handle, drawing: 1 / 0)
     x, y = ws.datasets.digits()
     history = ws.fit(ws.nn.Linear(64, 10), (x[:64], y[:64]), loss="cross_entropy", epochs=2, device="reference")

@@ -22,7 +22,7 @@ from wholestep.callbacks.stopping import (
 )
 from wholestep.callbacks.loss_spikes import LossSpikes as LossSpikes, Spike as Spike
 from wholestep.callbacks.privacy_ledger import PrivacyLedger as PrivacyLedger
-from wholestep.callbacks.pruning import Pruning as Pruning
+from wholestep.callbacks.weights import Pruning as Pruning
 from wholestep.callbacks.rates import LearningRateScheduler as LearningRateScheduler
 from wholestep.callbacks.checkpoint import ModelCheckpoint as ModelCheckpoint
 from wholestep.callbacks.progress import Progress as Progress

@@ -1,10 +1,12 @@
-"""Progress: a bar in a terminal, plain lines elsewhere."""
+"""Progress: a bar in a terminal, curves in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.run import Logs, is_detail
@@ -172,3 +174,65 @@ def _make_live() -> Live:
     from rich.live import Live
 
     return Live(console=Console(file=sys.stderr), auto_refresh=False, transient=True)
+
+
+# -- notebooks -------------------------------------------------------------------------------------------------------
+CHART_REFRESH = 0.5  # seconds between two drawings; a drawing of a hundred epochs takes some milliseconds
+
+
+class Drawing:
+    """What a notebook shows: HTML, and text for front ends without it."""
+
+    def __init__(self, html: str, text: str) -> None:
+        self._html, self._text = html, text
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class LiveChart(Progress):
+    """Draws the curves of a run while it goes on; `ws.fit` uses it in a notebook instead of a bar.
+
+    Args:
+        display: IPython's `display`.
+    """
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        super().__init__(bar=False)
+        self._display, self._status = display, ""
+        self._handle: Any = None  # of the drawing that is replaced
+
+    def on_slice(self, steps: int, loss: float) -> None:
+        self._steps += steps
+        self._samples = self._rows_done - self._rows
+        now = time.monotonic()
+        if now - self._shown >= CHART_REFRESH:
+            running = self._running_line(now - self._began, loss)
+            self._draw(f"{self._name(self._epoch)}  {self._finished_line()}  {running}")
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        shown = self._shown
+        super().on_epoch_begin(epoch)
+        self._shown = shown  # short epochs do not postpone the next drawing
+
+    def _keep(self, line: str) -> None:
+        self._status = line
+        if time.monotonic() - self._shown >= CHART_REFRESH:
+            self._draw(line)
+
+    def on_train_end(self) -> None:
+        stopped = f"; stopped: {self.run.stopped_by}" if self.run is not None and self.run.stopped_by else ""
+        self._draw(f"{self._status}{stopped}")
+
+    def _draw(self, status: str) -> None:
+        history = self.run.history if self.run is not None else None
+        curves = history._repr_html_() if history is not None and history.epochs else ""
+        drawing = Drawing(f"<p>{escape(status)}</p>{curves}", status)
+        if self._handle is None:
+            self._handle = self._display(drawing, display_id=True)
+        else:
+            self._handle.update(drawing)
+        self._shown = time.monotonic()

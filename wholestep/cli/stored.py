@@ -309,8 +309,7 @@ def prune(
 @report_errors
 def list_cache(as_json: AsJson = False) -> None:
     """Show the cache folder, and its bytes by kind of file."""
-    from wholestep.compiler.runtime.cache.content_store import open_cache
-    from wholestep.compiler.runtime.cache.eviction import cache_entries
+    from wholestep.compiler.runtime.cache.content_store import cache_entries, open_cache
     from wholestep.options import CompileOptions
 
     store = open_cache(CompileOptions())
@@ -339,8 +338,7 @@ def collect(
     as_json: AsJson = False,
 ) -> None:
     """Remove the entries that were used longest ago until the cache fits its limit; entries of the last hour stay."""
-    from wholestep.compiler.runtime.cache.content_store import open_cache
-    from wholestep.compiler.runtime.cache.eviction import cache_entries, evict
+    from wholestep.compiler.runtime.cache.content_store import cache_entries, evict, open_cache
     from wholestep.options import CompileOptions
     from wholestep.steps.options import bytes_of
 

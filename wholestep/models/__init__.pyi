@@ -19,6 +19,6 @@ from wholestep.models.autoencoder import VAE as VAE, vae as vae
 from wholestep.models.denoising import Diffusion as Diffusion, diffusion as diffusion, noise_loss as noise_loss
 from wholestep.models.lstm import LSTMLanguageModel as LSTMLanguageModel, lstm_lm as lstm_lm
 from wholestep.models.tabular import Tabular as Tabular
-from wholestep.models.lenet import LeNet5 as LeNet5, lenet5 as lenet5
-from wholestep.models.alex_net import AlexNet as AlexNet, alexnet as alexnet
-from wholestep.models.vgg import VGG as VGG, vgg11 as vgg11, vgg13 as vgg13, vgg16 as vgg16, vgg19 as vgg19
+from wholestep.models.plain_convnets import LeNet5 as LeNet5, lenet5 as lenet5
+from wholestep.models.plain_convnets import AlexNet as AlexNet, alexnet as alexnet
+from wholestep.models.plain_convnets import VGG as VGG, vgg11 as vgg11, vgg13 as vgg13, vgg16 as vgg16, vgg19 as vgg19

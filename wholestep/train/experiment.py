@@ -18,7 +18,7 @@ from wholestep.callbacks.checkpoint import ModelCheckpoint
 from wholestep.callbacks.deadline import Deadline, as_seconds
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.observers import Observer
-from wholestep.callbacks.progress import Progress
+from wholestep.callbacks.progress import LiveChart, Progress
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.data.loader_workers import end_processes
@@ -456,8 +456,6 @@ def _progress(asked: bool | str) -> Progress:
     if not isinstance(asked, bool | str) or asked not in options:
         raise OptionError(f"progress={asked!r}: expected True, False, 'bar', 'lines' or 'epochs'.")
     if asked is True and (display := notebook_display()) is not None:
-        from wholestep.callbacks.live_chart import LiveChart  # imported here because only notebooks draw
-
         return LiveChart(display)
     return Progress(**options[asked])
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.list import CallbackList
-from wholestep.callbacks.pruning import add_pruning
 from wholestep.callbacks.run import EpochStats, Position, Run, StepMetrics, Value, advance
+from wholestep.callbacks.weights import add_pruning
 from wholestep.data.loader import DataLoader
 from wholestep.data.row_samplers import RowSampler
 from wholestep.data.table import Table

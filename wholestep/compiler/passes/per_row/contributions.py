@@ -8,13 +8,13 @@ treated as a constant, so that the contributions of all rows add up to the gradi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, rewrite, toposort
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, rewrite, toposort
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, divide, product
 from wholestep.compiler.passes.distribute.placement.contractions import contracted_axis
@@ -31,7 +31,6 @@ from wholestep.compiler.passes.distribute.placement.placements import (
 from wholestep.compiler.passes.distribute.placement.rules import placement_of
 from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decomposition_of
 from wholestep.compiler.passes.per_row import terms as t
-from wholestep.compiler.passes.per_row.loops import map_over_rows
 from wholestep.compiler.passes.per_row.terms import Dense, OneHot, Outer, Rows, Term
 from wholestep.compiler.passes.per_row.windows import image_gradients, weight_gradient_term
 from wholestep.errors import GraphError
@@ -411,3 +410,25 @@ def row_forms(names: Iterable[str]) -> dict[str, list[str]]:
             parameter, _, form = name.removeprefix(ROW_NORM_OF).partition(": ")
             forms.setdefault(form, []).append(parameter)
     return forms
+
+
+# -- ops without a rule: a `scan` that computes the op for one row at a time --------------------------------------
+# For an op that sums over the batch, an iteration computes it from one row of its operands; for a linear op over such a
+# sum, from the contribution of one row.  The stacked results are explicit contributions.
+
+
+def map_over_rows(node: Node, operands: Sequence[Node], has_rows: Sequence[bool], batch: Extent) -> Node:
+    """(batch, ...): iteration i computes the node from row i of its row-wise operands and from all of the others."""
+    sequences = [i for i, each in enumerate(has_rows) if each]
+    order = [*sequences, *(i for i, each in enumerate(has_rows) if not each)]
+    parameters = {i: _parameter(i, operands[i].type, is_sliced=has_rows[i]) for i in order}
+    result = node.with_inputs([parameters[i] for i in range(len(operands))])
+    body = IRGraph((Output("row", result),), (), tuple(parameters.values()))
+    attrs = at.ScanAttrs(body, 0, len(sequences), batch, reverse=False)
+    (rows,) = b.results("scan", [operands[i] for i in order], attrs)
+    return rows
+
+
+def _parameter(index: int, type: TensorType, *, is_sliced: bool) -> Node:
+    one = TensorType(type.shape[1:], type.dtype) if is_sliced else type
+    return Node("input", (), at.InputAttrs(f"operand{index}", one))
