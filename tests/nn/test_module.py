@@ -49,9 +49,9 @@ def test_predictions_are_compiled_for_the_next_power_of_two_once() -> None:
     model = ws.nn.Linear(4, 2)
     for rows in (3, 4, 3):
         model(X[:rows])
-    assert len(model.__dict__["_predictors"].known) == 1
+    assert len(model.__dict__["_predictors"].by_key) == 1
     model(X)
-    assert len(model.__dict__["_predictors"].known) == 2
+    assert len(model.__dict__["_predictors"].by_key) == 2
 
 
 def test_a_model_can_be_forgotten() -> None:

@@ -31,7 +31,7 @@ class Pair(ws.nn.Module):
 
 
 def planned_rows(model: ws.nn.Module) -> list[dict[str, int]]:
-    return [dict(p.session.plan.sizes) for p in model.__dict__["_predictors"].known.values()]
+    return [dict(p.session.plan.sizes) for p in model.__dict__["_predictors"].by_key.values()]
 
 
 def weights(model: ws.nn.Module) -> tuple[np.ndarray, np.ndarray]:

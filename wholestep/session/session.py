@@ -150,10 +150,14 @@ class Session:
             inputs = programs.with_held(inputs)
         if programs.observer is not None:
             self._inspect.observe(inputs)
-        programs.stepped = main = programs.main if not per_row else programs.main_with_rows(per_row)
-        if programs.counts.turn is not programs.turn:
+        main = programs.main if not per_row else programs.main_with_rows(per_row)
+        for _ in range(2):  # taking the turn may replace the step, whose values of rows are compiled before a second turn
+            if programs.counts.turn is programs.turn:
+                break
             with programs.turns:
                 programs.take_turn()
+            main = programs.main if not per_row else programs.main_with_rows(per_row)
+        programs.stepped = main
         result = main(inputs)
         if programs.raises:
             raise_if_refused(main, programs.state)
