@@ -120,8 +120,8 @@ class Launch(Protocol):
 class Program(Launch, Protocol):
     """A plan loaded on a device, and the handle of its last launch; `wait` waits for all launches.
 
-    A step is `bind` of every input and one `launch`.  Launches take effect in the order of their calls; one that counts
-    as an update advances `state.step` and the version of the state's family before it returns.
+    A step is `bind` of every input and one `launch`.  Launches take effect in the order of their calls; a launch that
+    counts as an update advances `state.step` and the version of the state's family before it returns.
     """
 
     plan: Plan
@@ -137,7 +137,7 @@ class Program(Launch, Protocol):
         """The generated source code."""
 
     def scalar(self, name: str, value: float) -> None:
-        """Set a runtime scalar for all later launches; one that the plan does not use is ignored."""
+        """Set a runtime scalar for all later launches; a scalar that the plan does not use is ignored."""
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
         """Does a launch count as an update?  Not if the output `unless` is nonzero; `stop` then ends the range."""

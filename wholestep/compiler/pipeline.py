@@ -71,7 +71,7 @@ class ForTarget:
 
 @dataclass(frozen=True)
 class Stage:
-    """A group of passes; its name is that of its span."""
+    """A group of passes; it has the name of its span."""
 
     name: str
     passes: tuple[Pass | ForTarget, ...]
@@ -266,7 +266,7 @@ class Compiler:
         return graph
 
     def _rewrite(self, stage: Stage, graph: IRGraph, target: Target) -> IRGraph:
-        """The program that the e-graph extracts; records for the report what it did, or why it did not."""
+        """The program that the e-graph extracts; records its result, or why there is none, for the report."""
         before_autodiff = stage.name == "optimize_forward"
         if before_autodiff and self.options.exactness == "bitwise":
             return graph  # a named op has a gradient formula of its own: equal, but not bit for bit

@@ -96,7 +96,7 @@ def kaiming_uniform(a: float = 0.0, mode: str = "fan_in") -> Initializer:
     """Uniform in ±√(6 / ((1 + a²)·fan_in)), a the slope of a leaky relu (arXiv:1502.01852).
 
     Args:
-        mode: "fan_in", which keeps the size of activations, or "fan_out", that of gradients.
+        mode: "fan_in" preserves the variance of activations, "fan_out" the variance of gradients.
 
     Example: `ws.init.kaiming_uniform(a=5**0.5)` is ±1/√fan_in.
     """
@@ -167,7 +167,7 @@ class InitialValue:
     dtype: DType
     seed: int
     name: str
-    network: int = 0  # number of its network among those of the process that are drawn without a seed of their own
+    network: int = 0  # number of its network among the networks of this process that have no seed of their own
 
     @property
     def key(self) -> str:
@@ -294,7 +294,7 @@ def _kaiming_scale(fans: Fans, a: float, out: float = 0.0) -> float:
     return 1.0 / ((1.0 + a * a) * (fans.out if out else fans.into))
 
 
-# The bound of uniform kinds, the standard deviation of normal ones.
+# The bound of uniform distributions, the standard deviation of normal distributions.
 _SPREADS: dict[str, Callable[..., float]] = {
     "xavier_uniform": lambda fans, gain: gain * math.sqrt(6.0 / (fans.into + fans.out)),
     "xavier_normal": lambda fans, gain: gain * math.sqrt(2.0 / (fans.into + fans.out)),

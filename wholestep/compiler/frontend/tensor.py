@@ -50,7 +50,8 @@ def _method(op: str) -> Callable[[Tensor], Tensor]:
 class Tensor(TracedValue):
     """A value of the program being recorded: a node and the graph it belongs to.
 
-    `graph` is None for values that belong to no graph yet (constants, sizes); they join that of the other operands.
+    `graph` is None for values that belong to no graph yet (constants, sizes); they join the graph of the other
+    operands.
     """
 
     __slots__ = ("graph", "node")
@@ -295,7 +296,7 @@ def matmul(a: Operand, b: Operand, dtype: object = None) -> Tensor:
     """The matrix product, for all of NumPy's ranks: (..., m, k) @ (..., k, n) -> (..., m, n).
 
     Args:
-        dtype: of the result; by default that of the operands.  Products of half types accumulate in float32:
+        dtype: of the result; by default the dtype of the operands.  Products of half types accumulate in float32:
             `dtype="float32"` returns the accumulator unrounded.
 
     Example: `ws.matmul(x, w)` is `x @ w`.

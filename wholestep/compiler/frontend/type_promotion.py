@@ -97,7 +97,7 @@ def _literal(value: Literal, dtype: DType) -> Node:
 
 
 def promote(op: str, values: Sequence[Node | Literal]) -> list[Node]:
-    """The operands as nodes of one dtype: that of the strongly typed ones."""
+    """The operands as nodes of one dtype: the dtype of the strongly typed operands."""
     nodes = [constant(v, natural_dtype(v)) if isinstance(v, np.ndarray) and v.ndim > 0 else v for v in values]
     strong = [n for n in nodes if isinstance(n, Node) and not is_weak(n)]
     dtype = _common_dtype(op, strong) if strong else _weak_dtype(nodes)

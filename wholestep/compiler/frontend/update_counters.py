@@ -12,7 +12,7 @@ from collections.abc import Callable
 # If an optimizer averages the weights `w`, its updates are counted as `w.ema`; `w` is the average, and `w.raw` the
 # trained weights (optim/core/averages.py).
 AVERAGE, RAW = ".ema", ".raw"
-# The start of the session's own updates, which schedules count from; with a numeric suffix, that of a parameter group.
+# The start of the session's own updates, which schedules count from; a numeric suffix marks a parameter group's start.
 START = "step.start"
 
 

@@ -88,7 +88,7 @@ class StateAttrs(NamedAttrs):
     type: TensorType
     init: Initializer
     by_columns: bool = False  # do matmuls read the state transposed (`x @ w.T`)?  Then a backend may store it so
-    parts: int = 0  # ranks of the data axis that may each store a shard; once `whole` is set, `type` is that of a shard
+    parts: int = 0  # ranks of the data axis that may each store a shard; once `whole` is set, `type` is a shard's
     whole: Shape = ()  # a shard only: the shape of the full state, as the user sees it
     split: tuple[int, ...] = ()  # a `state_partition.Cut` along the model axis
 

@@ -55,7 +55,7 @@ def constant_value(node: Node) -> float | None:
 
 
 def constant(value: object, dtype: DType) -> Node:
-    """A constant; those of rank 0 belong to the scalar prologue and cost nothing."""
+    """A constant; constants of rank 0 (scalars) belong to the scalar prologue and cost nothing."""
     return make("constant", (), at.ConstantAttrs(at.Array(np.asarray(value, dtype=dtype.numpy))))
 
 

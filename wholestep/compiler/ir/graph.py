@@ -179,7 +179,7 @@ class IRGraph:
 
     @cached_property
     def roots(self) -> tuple[Node, ...]:
-        """The nodes of the outputs, then those of the updates, in order; a node may occur several times."""
+        """The nodes of the outputs, then the nodes of the updates, in order; a node may occur several times."""
         return (*(o.node for o in self.outputs), *(u.node for u in self.updates))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Correspondence between the axes of a tensor and those of its reshape."""
+"""Correspondence between the axes of a tensor and the axes of its reshape."""
 
 from __future__ import annotations
 

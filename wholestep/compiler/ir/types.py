@@ -25,7 +25,7 @@ class DKind(enum.Enum):
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: an entry of `DTYPES`.  Its name is NumPy's (bfloat16: that of `ml_dtypes`)."""
+    """An element type: an entry of `DTYPES`.  Its name is NumPy's (for bfloat16, the name in `ml_dtypes`)."""
 
     name: str
     bits: int = field(compare=False)

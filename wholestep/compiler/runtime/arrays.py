@@ -18,9 +18,9 @@ _logged_roundings: set[tuple[str, str]] = set()
 
 
 def from_dlpack(value: Any) -> Any:
-    """A view of an object that offers its memory by DLPack alone; everything else as it is.
+    """A view of an object that exports its memory by DLPack alone; any other object is returned unchanged.
 
-    Tensors in the memory of a GPU are an InputError: they are copied to the host by their own library.
+    A tensor in GPU memory is an InputError: its own library must copy it to the host.
     """
     if isinstance(value, np.ndarray) or hasattr(value, "__array__") or not hasattr(value, "__dlpack__"):
         return value

@@ -1,4 +1,4 @@
-"""Temporary folders that compilers work in; those of processes that were killed are removed by a later build."""
+"""Temporary folders for compilers; a later build removes the folders of processes that were killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base classes of programs: what follows from a plan alone, and programs that combine others.
+"""Base classes of programs: properties that follow from a plan alone, and programs that combine others.
 
 A backend's program adds memory and `launch`.  `ProgramBase` implements the rest of the interface
 (`wholestep/compiler/backend.py`) by the handle of the last launch, `_last`; a backend overrides what it does natively.
@@ -18,7 +18,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 
 
 class ProgramBase:
-    """A plan whose inputs are bound by name and whose outputs are those of the last launch."""
+    """A plan whose inputs are bound by name; its outputs are the outputs of the last launch."""
 
     synchronous = True
     _last: Launch  # the handle of the last launch

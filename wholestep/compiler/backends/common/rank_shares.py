@@ -46,7 +46,7 @@ def global_plan(plan: Plan) -> Plan:
 
 
 def local_sizes(divided: str, sizes: Mapping[str, int], rank: int, ranks: int) -> dict[str, int]:
-    """The sizes of a rank's own step, derived from those of the complete one."""
+    """The sizes of a rank's own step, derived from the sizes of the complete step."""
     rows = sizes[divided]
     first, count = rows_of_rank(rows, rank, ranks)
     return {divided: count, OWN: first, ROWS: rows}

@@ -22,7 +22,7 @@ Owners = tuple[object, ...]  # describes how bytes are partitioned among threads
 
 @dataclass
 class ArenaSlot:
-    """Bytes of the arena and the buffers that occupy them in turn."""
+    """A byte range of the arena and the buffers that occupy it one after the other."""
 
     buffers: list[Buffer]
     first: int  # region

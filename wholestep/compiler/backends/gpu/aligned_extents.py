@@ -6,8 +6,8 @@ cuBLASLt chooses its fast kernels for tensor cores only if the extents are align
     c[m, n] = sum over k of a[m, k] b[k, n]     is computed for rounded up m, n and k
 
 where the memory allows it: the rows of an operand are padded (`leading_dimension.py`), or a few rows follow its last.
-Invariant: the padding of an operand is zero, so that the sums over k are those of the tensor, and the padding of a
-result is zero again.  Copies of states are zero there from the beginning; small kernels fill the padding of other
+Invariant: the padding of an operand is zero, so that the sums over k equal the sums without padding, and the padding of
+a result is zero again.  Copies of states are zero there from the beginning; small kernels fill the padding of other
 buffers.
 """
 
@@ -131,7 +131,7 @@ def _with_slack(draft: Draft, margins: tuple[Margin, ...]) -> Draft:
 def _with_fills(
     draft: Draft, kernels: list[Kernel], margins: Mapping[tuple[int, int], Margin], written: set[tuple[int, int]]
 ) -> Iterator[Kernel]:
-    """The kernels; a kernel that does not write the padding of its result is followed by one that fills the padding."""
+    """The kernels; a kernel that does not write the padding of its result is followed by a kernel that does."""
     for k in kernels:
         yield k
         for id in dict.fromkeys(x.buffer for x in k.body.stores()):

@@ -153,7 +153,7 @@ def exceeds_scratch(draft: Draft) -> bool:
 def place_scratch(plan: Plan) -> Plan:
     """Offsets of partial sums and arrival counters.
 
-    Kernels that may run concurrently (those of one launch; in small plans all of them) get disjoint scratch.
+    Kernels that may run concurrently (all kernels of one launch; in small plans all kernels) get disjoint scratch.
     """
     costs, end = costs_of(plan).memory, arena_end(plan)
     kernels, scratch, counters, launch = [], 0, 0, -1

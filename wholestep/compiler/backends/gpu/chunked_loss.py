@@ -105,7 +105,7 @@ def _writers_and_readers(draft: Draft, buffer: int) -> tuple[list[Kernel], list[
 
 
 def _dependents_of_chunks(draft: Draft, cut: Mapping[int, int]) -> set[int]:
-    """Kernels between the chunked ones that depend on one of them: they run after all chunks."""
+    """Kernels between chunked kernels that depend on a chunked kernel: they run after all chunks."""
     results = {x.buffer for id in cut for x in draft.kernels[id].body.stores()}
     dependents: set[int] = set()
     for k in draft.kernels[min(cut) : max(cut)]:
@@ -170,7 +170,7 @@ def _cut(draft: Draft, cut: _Cut) -> Draft:
 
 
 def _chunk_buffers(draft: Draft, cut: _Cut) -> list[dict[int, int]]:
-    """Chunk -> the copies of the two buffers; those of different chunks are never live at the same time."""
+    """Chunk -> the copies of the two buffers; copies for different chunks are never live at the same time."""
     count = len(draft.buffers)
     return [
         {cut.values: count + 2 * n, cut.gradient: count + 2 * n + 1} if n >= 0 else {} for n in range(-1, cut.parts - 1)

@@ -1,10 +1,10 @@
 """Cost model of the GPU scheduler: thresholds, tiles and block counts, measured on an H200 (132 multiprocessors).
 
 Another GPU is a target with another `GpuCosts`.  A number in parentheses is the page of docs/decisions that has the
-measurement, rejected.md is docs/rejected.md; a field with neither was chosen by the reason beside it, and its own
-effect was not recorded.  Fields marked *bits* determine the order in which sums are added, and so the bits of a result;
-the others only choose among equal results.  Sizes that a native header assumes, such as the threads of a warp, are
-constants of the module that calls it.
+measurement, rejected.md is docs/rejected.md; a field with neither was chosen for the reason in its comment, and its
+effect alone was not measured.  Fields marked *bits* determine the order in which sums are added, and so the bits of a
+result; the others only choose among equal results.  Sizes that a native header assumes, such as the threads of a warp,
+are constants of the module that calls it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class GridCosts:
     """Sizes of grids, in blocks."""
 
     most_blocks: int = 4096  # grid of a grid-stride loop: 31 blocks per multiprocessor, more than can be resident
-    most_vector_blocks: int = 1 << 20  # largest grid of a vectorised kernel: enough that none needs a second pass (029)
+    most_vector_blocks: int = 1 << 20  # largest grid of a vectorised kernel: no kernel needs a second pass (029)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from wholestep.errors import PlanError
 
 
 def _check(plan: Plan) -> None:
-    """PlanError unless every grid equals the one that the scheduler chooses: a plan file is not trusted."""
+    """Raises PlanError unless every grid equals the scheduler's choice: a plan file is not trusted."""
     from wholestep.compiler.backends.gpu.arena import arena_end, place_scratch
     from wholestep.compiler.backends.gpu.fusion.launches import check_launches
     from wholestep.compiler.backends.gpu.fusion.row_fusion import with_row_grid

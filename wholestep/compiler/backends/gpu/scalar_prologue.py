@@ -128,7 +128,7 @@ class Prologue:
         return slots
 
     def table(self, sizes: Mapping[str, int], many: AnyArray) -> AnyArray:
-        """One row of slots per step, for steps that differ in their scalars: bit for bit those of `slots`."""
+        """One row of slots per step, for steps that differ in their scalars: bit for bit the values of `slots`."""
         if not self._plain:
             with np.errstate(all="ignore"):
                 rows = [prologue(self._plan, sizes, scalars) for scalars in many.tolist()]
@@ -230,7 +230,7 @@ class PrologueScalars:
             self.set("epoch", float(epoch))
 
     def set(self, name: str, value: float) -> None:
-        """Sets a scalar from the next step on; one that the plan does not use is ignored."""
+        """Sets a scalar from the next step on; a scalar that the plan does not use is ignored."""
         if self._values.get(name, value) != value:
             self._values[name] = value
             self.version += 1

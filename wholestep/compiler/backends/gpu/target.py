@@ -55,7 +55,7 @@ class GpuTarget(Target):
     cost_model: GpuCosts = GpuCosts()  # thresholds and tiles of the scheduler
     tensor_cores: bool = False  # has it the primitives of native/attention_mma.h?
     tf32: bool = False  # are the operands of float32 products rounded to tf32, which has 10 mantissa bits?
-    tf32_convolutions: bool = False  # are those of float32 convolutions?
+    tf32_convolutions: bool = False  # are operands of float32 convolutions rounded to tf32?
     # The `Libraries` record, "package.module:name": a target is plain data, and importing it loads no library.
     libraries: str = f"{__name__}:NO_LIBRARIES"
 

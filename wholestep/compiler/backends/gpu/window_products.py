@@ -3,8 +3,9 @@
     conv2d(x, w) = patches(x) @ w.T,  patches: (images * windows, elements of a window)
 
 They are patch embeddings, windows as large as the image (squeeze-excitation, the last layer of a network of
-convolutions), and those of one pixel.  Every element of x belongs to at most one window, so the patches are a view or
-one copy, and both gradients are products too.  Convolutions with many channels that the library computes stay with it.
+convolutions), and convolutions of one pixel.  Every element of x belongs to at most one window, so the patches are a
+view or one copy, and both gradients are products too.  Convolutions with many channels that the library computes stay
+with it.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _is_faster(node: Node, windows: Windows, target: GpuTarget) -> bool:
 
 
 def _is_channels_second(image: Node) -> bool:
-    """Is an image a view of one that is stored with channels second, such as an input of the network?"""
+    """Is an image a view of an image stored with channels second, such as an input of the network?"""
     while image.op == "cast":
         (image,) = image.inputs
     return image.op == "permute"

@@ -20,7 +20,7 @@ from wholestep.compiler.target import Target
 
 
 class ReferenceProgram(HostProgram):
-    """Runs the kernels in order; those of a loop once per iteration."""
+    """Runs the kernels in order; the kernels of a loop run once per iteration."""
 
     def run(self, memory: LaunchMemory) -> None:
         for loop, kernels in groupby(self.plan.kernels, attrgetter("loop")):

@@ -29,9 +29,9 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
     Args:
         function: takes tensors, anywhere among its arguments (in tuples, lists and dicts too), and plain values, and
             returns `(y, gradient)`.  y is a tensor, or a tuple or list of them.  `gradient` is called once, with the
-            upstream gradient of each output (None for one that is not float), and returns one tensor for each tensor
-            among the arguments, in order, of its shape and dtype; None stops the gradient.  It may use everything that
-            `function` has computed.
+            upstream gradient of each output (None for an output that is not float), and returns one tensor for each
+            tensor among the arguments, in order, of its shape and dtype; None stops the gradient.  It may use
+            everything that `function` has computed.
 
     Returns:
         A function of the same arguments that returns y alone.

@@ -136,7 +136,7 @@ def _call(body: Body, carry: Any, x: Any) -> tuple[Any, Any]:
 
 
 def _check_carry(init: Any, carry: Any, first: Sequence[Tensor]) -> list[Tensor]:
-    """The carries after a step, after a check that nesting, shapes and dtypes are those of init."""
+    """The carries after a step, after a check that they have init's nesting, shapes and dtypes."""
     if _form(init) != _form(carry):
         fail(UsageError, f"scan: the carry must be nested like init; init is {init!r}, the body returned {carry!r}.")
     after = _flat(carry, "the carry")

@@ -20,7 +20,7 @@ __all__ = [
 def clip(x: Operand, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     """x limited to [min, max], either of which may be omitted; outside, the gradient is 0.
 
-    At the limits themselves the gradient is that of x, as in torch.  Example: `ws.clip(5.0, 0.0, 1.0)` is 1.
+    At the limits themselves the gradient passes to x, as in torch.  Example: `ws.clip(5.0, 0.0, 1.0)` is 1.
     """
     if min is None and max is None:
         fail(OptionError, "clip needs min=, max= or both.")

@@ -71,7 +71,7 @@ def solve(a: Operand, b: Operand) -> Tensor:
 def cholesky(a: Operand, upper: bool = False) -> Tensor:
     """The lower triangular L of each symmetric positive definite matrix a = L·Lᵀ; NaN where a matrix is not.
 
-    Of a only one triangle is read; the gradient is that of a symmetric matrix.
+    Only one triangle of a is read; the gradient is computed as for a symmetric matrix.
 
     Args:
         upper: read the upper triangle, and return Lᵀ.

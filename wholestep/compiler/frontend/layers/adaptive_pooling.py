@@ -65,7 +65,7 @@ def _averages(current: int, target: int, x: Tensor) -> Tensor:
 
 
 def adaptive_max_pool2d(x: Tensor, size: Sizes) -> Tensor:
-    """The largest elements of `size` windows of (N, C, H, W), placed as those of `adaptive_avg_pool2d`.
+    """The largest elements of `size` windows of (N, C, H, W), placed as in `adaptive_avg_pool2d`.
 
     Example: `ws.adaptive_max_pool2d(images, 7)`.
     """

@@ -128,7 +128,7 @@ def normalize_by(
 
 
 def _update_running_statistics(x: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor) -> None:
-    """Record the updates of the running statistics; CSE merges their sums with those of the norm."""
+    """Record the updates of the running statistics; CSE merges their sums with the norm's sums."""
     if x.graph is None:
         fail(UsageError, "batch_norm updates its running statistics, states of a graph; record x in one first.")
     average, unbiased = batch_statistics(x)

@@ -94,7 +94,7 @@ def conv1d(
     dilation: int = 1,
     groups: int = 1,
 ) -> Tensor:
-    """A convolution along one axis: x (N, C, L), weight (O, C / groups, K).  The arguments are those of `conv2d`.
+    """A convolution along one axis: x (N, C, L), weight (O, C / groups, K).  Same arguments as `conv2d`.
 
     With padding="causal", zeros before the signal only, element i depends on elements 0 to i.
 

@@ -169,5 +169,5 @@ def image_as_signal(x: Tensor) -> Tensor:
 
 
 def signal_padding(padding: int | str) -> Padding:
-    """The padding of a signal as that of an image with one row."""
+    """The padding of a signal, as the padding of an image with one row."""
     return padding if isinstance(padding, str) else (0, padding)

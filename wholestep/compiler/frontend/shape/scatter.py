@@ -187,7 +187,7 @@ def index_add(x: Tensor, axis: int, index: Operand, source: Operand, alpha: Oper
 
 
 def index_copy(x: Tensor, axis: int, index: Operand, source: Operand) -> Tensor:
-    """x with the slices at the indices replaced by those of `source`; of several for one index, the last.
+    """x with the slices at the indices replaced by slices of `source`; if an index repeats, its last slice wins.
 
     Example: `ws.index_copy(table, 0, changed, rows)`.
     """
@@ -279,7 +279,7 @@ def _flatten_indices(
 
 
 def _values_first(rank: int, indexed: int, order: Sequence[int], indexed_axes: Sequence[int]) -> list[int]:
-    """The permutation of the values' axes that moves those of the indices to the front."""
+    """The permutation of the values' axes that moves the axes of the indices to the front."""
     first = indexed_axes[0] if indexed_axes[-1] - indexed_axes[0] == len(indexed_axes) - 1 else 0
     index_axes = list(range(first, first + indexed))
     return [*index_axes, *(d for d in range(rank) if d not in index_axes)]

@@ -1,6 +1,6 @@
 """The error functions of arrays, by W. J. Cody's rational approximations (Math. Comp. 23, 1969), within 1e-15.
 
-The C library's functions of one number take a microsecond each when NumPy calls them through Python; those of a BERT's
+A call of the C library's scalar functions through NumPy and Python takes a microsecond; the calls for a BERT's
 feed-forward layers took a third of its self-check.  Small arrays still use them: constants are folded to their bits.
 """
 

@@ -55,9 +55,9 @@ def interpret(
     """Run one step of a graph whose gradient nodes have been expanded (passes/autodiff).
 
     `sizes` maps symbolic dimensions to integers and is inferred from the inputs' shapes by default.  A runtime scalar
-    that is not in `scalars` has its default; the one named "step" is `step`.  The result contains every state in
-    `state`, updated or not.  `observe` is called with the value of every node, including those of nested graphs, and
-    returns the value to use.
+    that is not in `scalars` has its default; the runtime scalar named "step" has the value `step`.  The result contains
+    every state in `state`, updated or not.  `observe` is called with the value of every node, including nodes of nested
+    graphs, and returns the value to use.
     """
     input_arrays, states, scalar_values = dict(inputs or {}), dict(state or {}), dict(scalars or {})
     sizes = infer_sizes(graph, input_arrays) if sizes is None else dict(sizes)
@@ -82,7 +82,7 @@ def interpret(
 class _InterpretedRank:
     """One of several ranks, each interpreted by its own thread.
 
-    A collective has two barriers: all ranks have written their operands, and all have read those of the others.
+    A collective has two barriers: all ranks have written their operands, and all ranks have read each other's operands.
     """
 
     def __init__(self, rank: int, mesh: Mesh, operands: list[Array], barrier: Barrier) -> None:
@@ -170,7 +170,7 @@ def _check_names(
 
 
 def _scalar_names(graph: IRGraph) -> Iterator[str]:
-    """The names of all runtime scalars, including those of nested graphs."""
+    """The names of all runtime scalars, including the scalars of nested graphs."""
     yield from graph.leaves("scalar")
     for node in graph.nodes:
         inner = body_of(node)

@@ -3,7 +3,7 @@
 Every rank runs the same graph over its own rows (SPMD), so all ranks reach the same collectives in the same order.
 A collective involves the ranks along one axis of the mesh; "all ranks" below means these.
 Sums are reproducible because the order of additions is fixed: a binary tree in which the sum over ranks lo .. hi-1 is
-that of the first half (the larger one, if their number is odd) plus that of the second half.
+the sum of the first half (the larger half, if their number is odd) plus the sum of the second half.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, divi
 from wholestep.errors import DTypeError, GraphError
 
 Array = np.ndarray[Any, Any]
-# Symbols of a data-parallel step: the number of rows before those of this rank, and the rows of all ranks together.
+# Symbols of a data-parallel step: the number of rows before this rank's rows, and the number of rows of all ranks.
 OWN, ROWS = "rank.first", "micro_batch.rows"
 # With micro-batches, ROWS counts the rows of the entire step.  FIRST and BATCH describe one micro-batch, over all
 # ranks: the rows before it, and its own rows.

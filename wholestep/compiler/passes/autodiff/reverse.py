@@ -108,7 +108,7 @@ def _pull_back(
 def _through_multi_result(
     node: Node, arrived: dict[int, list[Node]], useful: set[Node], params: Sequence[Node]
 ) -> list[tuple[int, Node]]:
-    """The gradients of the inputs of a node, given those of each of its results."""
+    """The gradients of the inputs of a node, given the gradient of each of its results."""
     upstream = {index: _total(arrived_at) for index, arrived_at in arrived.items()}
     wanted = {i for i, x in enumerate(node.inputs) if x in useful and propagates_gradient(node, i)}
     gradients = _MULTI_RESULT_RULES[node.op](node, upstream, wanted, params)

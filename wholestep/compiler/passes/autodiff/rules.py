@@ -41,7 +41,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class ThroughDecomposition:
-    """The gradient is that of the op's decomposition."""
+    """The gradient of an op is derived from its decomposition."""
 
 
 Row = Rule | Blocked | Refused | ThroughDecomposition

@@ -23,7 +23,7 @@ _VIEWS = ops_with(Trait.VIEW) | {"cast"}
 
 
 def scan_gradients(node: Node, upstream: Mapping[int, Node], wanted: set[int], pull_back: PullBack) -> dict[int, Node]:
-    """The gradients of the inputs at the positions `wanted`, given those of the results by index.
+    """The gradients of the inputs at the positions `wanted`, given the gradients of the results by index.
 
     `pull_back(arrived, order, inputs)` is the chain rule inside the body.
     """

@@ -29,7 +29,7 @@ def max_rule(y: Node, g: Node) -> Gradients:
     return (b.where(winners, b.restore_axes(share, axes, x.type.shape), b.zeros_like(x)),)
 
 
-# -- collectives: the adjoint of a sum over ranks is itself, that of a scatter is a gather -----------------------
+# -- collectives: the adjoint of a sum over ranks is itself, the adjoint of a scatter is a gather ----------------
 
 
 def all_reduce_rule(y: Node, g: Node) -> Gradients:

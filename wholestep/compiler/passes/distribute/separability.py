@@ -21,7 +21,7 @@ from wholestep.compiler.passes.distribute.placement.rules import is_linear, plac
 
 @dataclass(frozen=True)
 class LossTerm:
-    """weight·numerator/denominator; None stands for 1.  A denominator is a sum over the parts of the batch."""
+    """weight·numerator/denominator; None means 1.  A denominator is a sum over the parts of the batch."""
 
     weight: Node | None
     numerator: Node
@@ -59,7 +59,7 @@ def separate_loss(graph: IRGraph, loss: Node, batch: str = "batch") -> Separatio
         terms_and_rest = list(_split(loss, None, placements))
     except _NotSeparableError as error:
         quotient = _only_quotient(loss, batch)
-        # Chain rule: the gradient of each part is that of the quotient, scaled later by the derivative of `outer`.
+        # Chain rule: each part has the gradient of the quotient, scaled later by the derivative of `outer`.
         nonlinear = next((n for n in placements if n.op == "custom_gradient" and not is_linear(n)), None)
         if quotient is not None and nonlinear is not None:
             why = "has a custom gradient that is not linear in the upstream gradient, under a function of a mean"

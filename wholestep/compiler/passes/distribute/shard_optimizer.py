@@ -1,8 +1,8 @@
 """ZeRO-1: optimizer states are sharded over the data axis, and each rank updates its shard of the weights.
 
 The `all_reduce` of a gradient becomes a `reduce_scatter`; the elementwise update runs on shards of gradient, states and
-weight; the new weight is an `all_gather`.  The bytes sent equal those of the `all_reduce`, and so do the bits.  A full
-sum of a sharded value (a norm) is a local sum plus an `all_reduce`: it adds in a different order.
+weight; the new weight is an `all_gather`.  It sends as many bytes as the `all_reduce`, and the result has the same
+bits.  A full sum of a sharded value (a norm) is a local sum plus an `all_reduce`: it adds in a different order.
 
 States whose update is not elementwise (Adafactor, Muon) stay replicated, with everything computed from them.
 """

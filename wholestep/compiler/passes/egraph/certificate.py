@@ -26,7 +26,7 @@ class ProofStep:
     root: int
     left: ENode
     right: ENode | None  # None: the right side is one of the left side's tensors
-    inside: tuple[int, ...]  # the e-classes of the right side's ops below its root
+    inside: tuple[int, ...]  # the e-classes of the ops below the root of the right side
     needs: tuple[ENode, ...] = ()  # the e-nodes that the left side matched, its root last
     makes: tuple[ENode, ...] = ()  # the e-nodes of the right side, its root last
 

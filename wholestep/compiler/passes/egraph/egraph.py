@@ -81,7 +81,7 @@ class SaturatedTables:
 def canonical(
     terms: Sequence[ENode], program: int, roots: Sequence[int], equal: Sequence[Equality], rows: SaturatedTables
 ) -> EGraph:
-    """Renumber the e-classes by content: those of the terms first, in their order, then by their smallest e-node.
+    """Renumber the e-classes by content: first the e-classes of the terms, in their order, then by smallest e-node.
 
     The first `program` terms are the program's own.  The numbering does not depend on the order of the saturation.
     """

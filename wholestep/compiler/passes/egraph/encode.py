@@ -225,7 +225,7 @@ def is_opaque(node: Node) -> bool:
     if not isinstance(node.result, TensorType) or max(t.rank for t in _types(node)) > RANK:
         return True
     if family is not Family.MOVEMENT and any(t.dtype.is_half for t in _types(node)):
-        return True  # half arithmetic rounds at each op: laws of real arithmetic do not hold, nor across a cast
+        return True  # half arithmetic rounds at each op, and so does a cast: laws of real arithmetic do not hold
     arithmetic = family in (Family.POINTWISE, Family.REDUCE, Family.RATIO)
     return arithmetic and not node.result.dtype.is_float and node.op not in _EXACT_ON_INTEGERS
 

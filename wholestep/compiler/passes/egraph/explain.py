@@ -108,7 +108,7 @@ class Justifier:
         self._connect(self._links())
 
     def _request_nodes(self, terms: Sequence[ENode]) -> list[ENode]:
-        """The e-nodes of the request: those of the program, then those of the definitions."""
+        """The e-nodes of the request: first the program's e-nodes, then the e-nodes of the definitions."""
         nodes: list[ENode] = []
         for term in terms:
             children = tuple(self.egraph.class_of[nodes[c]] for c in term.children)
@@ -155,7 +155,7 @@ class Justifier:
             self.reason.setdefault(end, (link, connected[0]))
 
     def choices(self, node: ENode) -> Iterator[ENode]:
-        """A chosen e-node and the chosen e-nodes below it, down to those of the program."""
+        """A chosen e-node and the chosen e-nodes below it, down to e-nodes of the program."""
         seen, stack = {node}, [node]
         while stack:
             current = stack.pop()

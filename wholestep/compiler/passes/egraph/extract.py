@@ -229,7 +229,7 @@ class Selection:
     # -- no cycles -----------------------------------------------------------------------------------------------
 
     def _compute_levels(self) -> None:
-        """Topological levels: the level of an e-class is greater than those of its operands."""
+        """Topological levels: the level of an e-class is greater than the levels of its operands."""
         self._level = [-1] * len(self.chosen)
         self._parents: list[set[int]] = [set() for _ in self.chosen]
         for c in live_classes(range(len(self.chosen)), self.chosen):

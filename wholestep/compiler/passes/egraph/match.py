@@ -146,7 +146,7 @@ def _holds(rule: CompiledRule, registers: Registers, tables: ENodeTables) -> boo
 
 
 def bounds_of(rule: CompiledRule, registers: Registers, tables: ENodeTables) -> tuple[float, float] | None:
-    """The bounds of the value that the rule creates; None if they are too far from those of the program's values."""
+    """The bounds of the value that the rule creates; None if too far from the bounds of the program's values."""
     assert rule.bound is not None
     source = registers[rule.bound.source]
     size = abs(rule.bound.factor.evaluate(environment(rule, registers)))

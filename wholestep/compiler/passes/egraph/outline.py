@@ -27,7 +27,7 @@ Place = tuple[int, ...]  # the node numbers of a block in one copy: of the regio
 
 @dataclass(frozen=True)
 class OutlinedBlock:
-    """A region with its halo.  Its nodes have local numbers: those of the region first."""
+    """A region with its halo.  Its nodes have local numbers; the nodes of the region are numbered first."""
 
     region: int  # the number of nodes of the region itself
     places: tuple[Place, ...]  # the node numbers of each copy

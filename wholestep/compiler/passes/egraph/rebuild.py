@@ -21,8 +21,8 @@ Origin = tuple[str, SourceLine | None]
 def rebuild(graph: IRGraph, encoded: Encoded, egraph: EGraph, chosen: Sequence[ENode]) -> IRGraph:
     """The graph of the chosen e-nodes; the same object if the choice is the original program.
 
-    The node of an e-class has the name and line of the program's node in it; if rules created the e-class, those of its
-    first reader.
+    The node of an e-class has the name and line of the program's node in it; if rules created the e-class, the name and
+    line of its first reader.
     """
     original = egraph.original_choice()
     order = live_classes(egraph.roots, chosen)

@@ -151,7 +151,7 @@ def find_regions(p: NumberedGraph) -> list[list[list[int]]]:
 
 
 def _refine(p: NumberedGraph, colour: list[int]) -> list[int]:
-    """One round of colour refinement: new colours from each node's colour and those of its inputs and readers."""
+    """One round of colour refinement: new colours from each node's colour and the colours of its inputs and readers."""
     numbers: dict[Hashable, int] = {}
     out = []
     for n, own_colour in enumerate(colour):

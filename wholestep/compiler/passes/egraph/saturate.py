@@ -93,7 +93,7 @@ class _Saturation:
         self.deadline = time.monotonic() + self.budget.seconds
 
     def insert(self, encoded: Encoded, bounded: bool) -> None:
-        """Insert the terms; `bounded`: their magnitudes are those of the program's values."""
+        """Insert the terms; `bounded`: their magnitudes bound the program's values."""
         numbers: list[int] = []
         for term in encoded.terms:
             eclass = self.tables.add(term.head, (*(numbers[c] for c in term.children), *term.slots, term.type))

@@ -70,7 +70,7 @@ _MOVES = frozenset({Family.LEAF, Family.MOVEMENT, Family.CONTROL, Family.LOOP}) 
 def widen_half_arithmetic(graph: IRGraph) -> IRGraph:
     """Insert casts around every op on half types that is not a product: afterwards only casts round.
 
-    f(x) in bfloat16 becomes cast(f(cast(x, float32)), bfloat16): one rounding to bfloat16, besides those of float32.
+    f(x) in bfloat16 becomes cast(f(cast(x, float32)), bfloat16): one rounding to bfloat16, after float32's.
     """
 
     def widen(node: Node) -> Node | tuple[Node, ...]:
@@ -83,7 +83,7 @@ def widen_half_arithmetic(graph: IRGraph) -> IRGraph:
 
 
 def computes_in_half(node: Node) -> bool:
-    """Does a node do arithmetic with half values, other than that of a product?"""
+    """Does a node do arithmetic with half values, other than a product?"""
     if node.op in ops_with(Trait.PRODUCT | Trait.COPIES) or OPS[node.op].family in _MOVES:
         return False
     return any(t.dtype.is_half for n in (node, *node.inputs) for t in _tensors(n.result))

@@ -79,7 +79,7 @@ def _hoist_casts_above_views(graph: IRGraph) -> IRGraph:
 def widen_operands(graph: IRGraph) -> IRGraph:
     """Widen half operands of convolutions and attention in their producers, for routines that read float32.
 
-    The values are still those of the half type, and products accumulate in the wider type anyway.  The gradient of a
+    The values are still rounded to the half type, and products accumulate in the wider type anyway.  The gradient of a
     pool with disjoint windows only moves elements, so its operand is rounded instead of its result: then the gradients
     of convolutions can read the pooled gradient directly (`max_pooling.py`).
     """

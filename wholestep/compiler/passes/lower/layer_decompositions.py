@@ -261,7 +261,7 @@ def _probabilities(q: Node, k: Node, mask: list[Node], lse: Node, a: at.Attentio
 
 
 def _query_key_gradients(ds: Node, q: Node, k: Node, a: at.AttentionAttrs) -> tuple[Node, Node]:
-    """The gradients of queries and keys, given that of the scores."""
+    """The gradients of queries and keys, given the gradient of the scores."""
     scaled = b.cast(b.scale(ds, a.scale), q.type.dtype)  # operands of products have the inputs' dtype
     return b.matmul(scaled, _per_query_head(k, q)), _per_group(b.matmul(scaled, q, transpose_a=True), k)
 

@@ -94,7 +94,7 @@ def _fits_cache(node: Node, pool_gradient: Node, near: int) -> bool:
 
 
 def _sum(node: Node) -> Node:
-    """A pool's gradient moves each element to one pixel, so its sum over full images is that of the pooled gradient."""
+    """A pool's gradient moves each element to one pixel: its sum over images is the sum of the pooled gradient."""
     pool_gradient, axes = node.inputs[0], attrs_of(node, at.SumAttrs).axes
     last = attrs_of(pool_gradient, at.PoolGradAttrs).last
     if not {1, 2} <= set(axes) if last else not {2, 3} <= set(axes):

@@ -48,9 +48,9 @@ def has_loops(graph: IRGraph) -> bool:
 
 
 def merge_scans(graph: IRGraph) -> IRGraph:
-    """Merge loops over the same inputs with the same body into one that returns all results that are read.
+    """Merge loops over the same inputs with the same body into one loop, which returns all results that are read.
 
-    Autodiff creates such pairs: the forward loop of the user, and one that also stacks values for the backward loop.
+    Autodiff creates such pairs: the user's forward loop, and a loop that also stacks values for the backward loop.
     """
     if not has_loops(graph):
         return graph

@@ -162,7 +162,7 @@ class Contributions:
         if t.is_shared_product(*left.type.shape[1:], right.type.shape[-1]):
             rows = self.explicit[node] = b.matmul(left, right, transpose_a=True)
             batch, *shape = rows.type.shape
-            return [Rows(rows, b.reshape(rows, (batch, product(shape))))]  # squares are not stored beside the product
+            return [Rows(rows, b.reshape(rows, (batch, product(shape))))]  # the squares are not stored
         return [Outer(Dense(left), Dense(right))]
 
     def _vectors(self, node: Node, operand: int) -> Node:
@@ -399,7 +399,7 @@ def gradient_square_norms(gradients: Mapping[str, Node], rows: Contributions) ->
                 squares.append(t.square_norm(terms))
     if not squares:
         raise GraphError("per_row: no gradient depends on the rows of the batch, so they have no contributions.")
-    return t.total(squares[::-1])  # the backward pass computes those of the last layers first
+    return t.total(squares[::-1])  # the backward pass computes the last layers' squares first
 
 
 def row_forms(names: Iterable[str]) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ Images = dict[Node, Node]  # node of a graph -> its replacement
 
 
 class Rematerialized(Node):
-    """A rematerialized value: one that is computed a second time.
+    """A rematerialized value, which is computed a second time.
 
     in_reader: the planner computes it in the kernel of its reader, or in a neighbouring one.
     late: it is computed as late as possible, since recomputation is meant to save its memory in the meantime.

@@ -233,7 +233,7 @@ class _Rematerializer:
         return self._late_input(value, self.shared if reader.op in BARRIERS else copies) if late else self.new[value]
 
     def _late_input(self, node: Node, copies: Images) -> Node:
-        """An input of a reader after the peak: recomputed, if it depends on a chosen value through fused ops."""
+        """The input of a reader after the peak; recomputed if it depends on a chosen value through fused ops."""
         if node in self.recomputed:
             return self._recompute(node, copies)
         if not _is_fused_into_reader(node):

@@ -1,8 +1,8 @@
 """Masks of attention as sums of terms, each at the shape that it has before it is broadcast to the scores.
 
 Terms are added at the union of their axes, so that a table of relative positions is never repeated for the batch.  A
-term is evaluated if only constants and index patterns define it: a causal mask, or one that hides nothing, need not be
-read.  Its values must not depend on symbolic axes, which are evaluated with one element each: elements may be picked
+term is evaluated if only constants and index patterns define it: a causal mask, or a mask that hides nothing, need not
+be read.  Its values must not depend on symbolic axes, which are evaluated with one element each: elements may be picked
 along such an axis only if all are equal, as the numbers of packed sequences are if there is one per row.
 """
 
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 
 def refine(coarse: Shape, fine: Shape) -> tuple[tuple[int, ...], ...] | None:
-    """For each axis of a shape the axes of a finer one that it merges; None if the shapes are not related so."""
+    """For each axis of a shape the axes of a finer shape that it merges; None if no such grouping exists."""
     groups, start = [], 0
     for position, extent in enumerate(coarse):
         end = start + 1

@@ -1,4 +1,4 @@
-"""Attention that is written as products and a softmax becomes the op `attention`; masks become as simple as they are.
+"""Attention that is written as products and a softmax becomes the op `attention`; its mask is simplified.
 
     softmax(c·q·kᵀ + m₁ + m₂ ...)·v                = attention(q, k, v, m₁ + m₂ + ..., scale=c)
     softmax(where(seen, s, -inf))·v                = softmax(s + where(seen, 0, -inf))·v

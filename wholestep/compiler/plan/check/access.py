@@ -83,7 +83,7 @@ def _is_whole_axis(index: Index, extent: Extent, kernel: Kernel) -> bool:
 
 def _is_inside(index: Index, extent: Extent, guards: Sequence[Guard], kernel: Kernel, ranges: Ranges) -> bool:
     # Interval arithmetic over polynomials: an affine index is smallest and largest at the ends of its axes.  An end is
-    # the axis's own or that of a guard, whichever can be proven; so every combination of bounds is tried.
+    # the axis's own bound or a guard's bound, whichever can be proven; so every combination of bounds is tried.
     lows, highs = [], []
     for axis, c in index.terms:
         first: list[Extent] = [*(g.lo for g in guards if g.index.plain == axis), 0]

@@ -45,7 +45,7 @@ REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.R
 
 @dataclass(eq=False)
 class Cluster:
-    """The ops of one kernel.  `rows` are the extents of the outer loops, `vector` that of the innermost loop.
+    """The ops of one kernel.  `rows` are the extents of the outer loops, `vector` is the extent of the innermost.
 
     The first op of a DOT or COLUMNS cluster is its head: the contraction or the column sum.  The `prologue` of a column
     sum are pointwise ops that compute its summands on the fly; several column sums may each compute the same ones.

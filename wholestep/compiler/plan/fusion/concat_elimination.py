@@ -48,7 +48,7 @@ def eliminate_concats(
 def generate_in_place(clusters: Sequence[Cluster], graph: IRGraph) -> list[Cluster]:
     """The clusters with all generated parts of a concatenation in one, which stores them in place."""
     of = {n: c for c in clusters for n in c.results}
-    homes: dict[Cluster, Cluster] = {}  # a joined cluster -> the one that computes its values
+    homes: dict[Cluster, Cluster] = {}  # a joined cluster -> the cluster that computes its values
     concats = []
     for cluster in clusters:
         if cluster.nodes[0].op != "concat" or len(cluster.nodes) > 1:

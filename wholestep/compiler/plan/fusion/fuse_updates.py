@@ -47,7 +47,7 @@ class _UpdateFuser(ClusterMerger):
                 self.merge(other, later)
 
     def clusters_sharing_states(self, cluster: Cluster) -> set[Cluster]:
-        """Clusters that overwrite a state that this one reads, or read one that it overwrites."""
+        """Clusters that overwrite a state that this cluster reads, or read a state that it overwrites."""
         written = [name for name, c in self.writer.items() if self.current(c) is cluster]
         writers = {self.current(self.writer[name]) for name in states_read(cluster) if name in self.writer}
         return (writers | {self.current(r) for name in written for r in self.readers.get(name, [])}) - {cluster}

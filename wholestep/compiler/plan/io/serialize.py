@@ -44,7 +44,7 @@ LARGEST = 1 << 64  # bound of integers in a file: the keys of random numbers hav
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """The first line of a file: `graph` is the fingerprint of the planned graph, `key` that of the build."""
+    """The first line of a file: `graph` is the fingerprint of the planned graph, `key` the fingerprint of the build."""
 
     format: str
     version: int
@@ -212,7 +212,7 @@ def _schedule_decoder(family: str) -> Decoder:
 
 
 def rows_of(form: Format) -> dict[str, Decoder]:
-    """The decoders of a family's own records in addition to those of every plan, by annotation."""
+    """The decoders, by annotation, of the records of every plan and of a family's own records."""
     rows = dict(DECODERS)
     for cls in form.records:
         decode = _record(cls, rows)

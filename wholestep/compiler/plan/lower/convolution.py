@@ -38,7 +38,7 @@ def emit_window(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
 
 
 def _kernel(id: int, head: Node, buffers: Buffers, axes: Sequence[Extent], fields: Mapping[str, object]) -> Kernel:
-    """The kernel over the result's `axes`; `fields` are those of the body that the op's attributes do not determine."""
+    """The kernel over the result's `axes`; `fields` of the body are not determined by the op's attributes."""
     all_axes, operands = [*axes], []
     input_axes_list = operand_axes(head.op, len(axes))
     for name, node, input_axes in zip(OPERANDS[head.op], head.inputs, input_axes_list, strict=True):

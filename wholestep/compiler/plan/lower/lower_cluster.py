@@ -79,7 +79,7 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
         builder.place(node)
     depth = head.inputs[0].type.shape[rank - 2 if attrs.transpose_a else rank - 1]
     levels = builder.levels()
-    if cluster.sums is not None:  # the axes of the sums are (n, k), those of the product (m, n, k): renumber by 1
+    if cluster.sums is not None:  # the sums have axes (n, k), the product (m, n, k): renumber by 1
         levels += tuple(
             renumber_level(level, 1, builder.count) for level in emit_columns(id, cluster.sums, buffers).levels
         )

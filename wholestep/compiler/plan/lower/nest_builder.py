@@ -318,7 +318,7 @@ class NestBuilder:
 
 
 def operands(instr: Instr) -> Iterator[int]:
-    """The ids of the values that an instruction uses, those of its indices included."""
+    """The ids of the values that an instruction uses, including the values in its indices."""
     yield from instr.args
     if instr.fill is not None:
         yield instr.fill

@@ -49,7 +49,7 @@ class ExpandedLoops:
     clusters: list[Cluster] = field(default_factory=list)  # clusters of all kernels, in execution order
     closed: list[Cluster] = field(default_factory=list)  # each loop as one cluster: its operands and results
     loops: list[Loop] = field(default_factory=list)
-    outside: dict[Node, Node] = field(default_factory=dict)  # leaf of a body -> the outer value that it stands for
+    outside: dict[Node, Node] = field(default_factory=dict)  # leaf of a body -> the outer value that it represents
     places: dict[Node, list[Slot]] = field(default_factory=dict)  # value of an iteration -> its slots in stacks
 
     # Part of an eliminated concat -> the concatenation, and the index of the part in it.
@@ -98,7 +98,7 @@ class _Body:
 
     # -- operands of an iteration ----------------------------------------------------------------------------------
     def leaf(self, node: Node) -> Node:
-        """A leaf of the body that stands for a value computed outside of the loop."""
+        """A leaf of the body that represents a value computed outside of the loop."""
         if not is_op(node):
             return node  # states, constants and scalars are leaves anyway
         if node not in self.leaves:

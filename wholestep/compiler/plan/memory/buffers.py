@@ -141,7 +141,7 @@ class Buffers:
                     self.stored[n] = self.new(n.name, n.type, Space.ARENA)
 
     def _outside(self, node: Node) -> Node:
-        """The outer value that a leaf of a loop's body stands for; any other node itself."""
+        """The outer value that a leaf of a loop's body represents; any other node is returned unchanged."""
         return self.loops.outside.get(node, node)
 
     def _stacks(self) -> None:

@@ -15,7 +15,7 @@ from wholestep.compiler.plan.lower.materialize import is_state
 from wholestep.compiler.plan.model.access import identity
 from wholestep.compiler.plan.model.kernel import Kind
 
-# Ops that read their inputs at other positions than that of the result, even if the access has the same index.
+# Ops that read their inputs at other positions than they write their result at, even if the access has the same index.
 MOVING = GATHERS | {"matmul", "scatter_add"} | REDUCTIONS | WINDOWS
 
 
@@ -57,7 +57,7 @@ def copy_cluster(node: Node, source: Cluster) -> Cluster:
 
 
 def reads_elsewhere(writer: Cluster, update: Update) -> bool:
-    """Does the cluster read the state at another position, or in another pass, than that of the store?"""
+    """Does the cluster read the state at another position, or in another pass, than it stores it?"""
     state, passes = update.name, revisits_elements(writer, update.node)
     for n in writer.members:
         for a in accesses(n):

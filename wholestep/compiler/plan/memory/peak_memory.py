@@ -20,11 +20,11 @@ ADVICE = "Raise memory=, or lower batch_size."
 
 @dataclass(frozen=True)
 class Limit:
-    """A memory budget of a step: bytes (int), or a fraction (float) of what it takes without a limit."""
+    """A memory budget of a step: bytes (int), or a fraction (float) of its peak memory without a limit."""
 
     memory: int | float
     threads: int = 1  # threads of the session, each with a workspace
-    beside: int = 0  # bytes of the session that do not belong to this plan
+    beside: int = 0  # bytes that the session holds outside of this plan
 
     def bytes_of(self, unlimited: int) -> int:
         """The budget in bytes, for a step that takes `unlimited` bytes without a limit."""

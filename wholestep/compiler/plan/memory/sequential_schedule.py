@@ -59,7 +59,7 @@ def lifetimes(
 
 
 def _place_buffers(buffers: Sequence[Buffer], space: Space) -> tuple[list[Buffer], int]:
-    """The buffers with offsets for those of one space, and the bytes of that space."""
+    """The buffers, with offsets assigned to the buffers of one space, and the bytes of that space."""
     members = sorted((b for b in buffers if b.space is space), key=lambda b: (-b.bytes, b.first, b.id))
     starts, total = first_fit([Lifetime(b.first, b.last, b.bytes) for b in members])
     offsets = {b.id: start for b, start in zip(members, starts, strict=True)}

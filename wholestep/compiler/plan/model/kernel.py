@@ -343,7 +343,7 @@ class Draft:
     param_buffers: tuple[int, ...] = ()
     loops: tuple[Loop, ...] = ()
     least: tuple[Least, ...] = ()
-    divided: str = ""  # the symbol whose rows are divided among ranks; its capacity is that of one rank
+    divided: str = ""  # the symbol whose rows are divided among ranks; its capacity counts the rows of one rank
     whole: int = 0  # the capacity of all ranks together
     notes: tuple[str, ...] = field(default=())  # remarks shown in the report
 

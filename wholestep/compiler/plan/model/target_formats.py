@@ -55,6 +55,6 @@ def footprint(plan: Plan, threads: int, states: Collection[str] | None = None) -
 
 
 def format_of_plan(plan: Plan) -> Format:
-    """The format of a plan: that of its target's family, or of the scheduler if that family has none."""
+    """The format of a plan: the format of its target's family, or the scheduler's format if the family has none."""
     family = plan.target.partition("/")[0]
     return format_of(family if family in FORMATS or not plan.kernels else plan.kernels[0].schedule.tag)

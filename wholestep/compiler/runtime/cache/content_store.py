@@ -273,7 +273,7 @@ class CacheEntry:
 
 
 def cache_entries(store: ContentStore) -> list[CacheEntry]:
-    """The entries of a cache, the one that was used longest ago first."""
+    """The entries of a cache, the least recently used entry first."""
     return sorted(_entries(store.folder), key=lambda entry: entry.used)
 
 

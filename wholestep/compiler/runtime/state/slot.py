@@ -35,7 +35,7 @@ class SlotFamily:
 
     def __init__(self, first: SlotMember) -> None:
         self.version = 0
-        self.spread = False  # does a slot have copies in several memories?
+        self.spread = False  # do slots of this family have copies in several memories?
         self.averages = False  # do names of some trained weights now refer to the averaged weights?
         self.members: WeakSet[SlotMember] = WeakSet([first])
 
@@ -46,7 +46,7 @@ class SlotFamily:
 
 
 def merge_families(one: SlotMember, other: SlotMember) -> None:
-    """Merge two families; the version of the result is one that neither has had."""
+    """Merge two families; the result gets a version that neither has had."""
     larger, smaller = one.family, other.family
     if larger is smaller:
         return

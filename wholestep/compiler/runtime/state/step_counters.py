@@ -33,7 +33,7 @@ class Counting:
         self._updates: dict[str, int] = {}
 
     def take_turn(self, turn: SessionCounter | None) -> None:
-        """Make `turn` the session that later steps count for."""
+        """Count later steps for the session whose counter is `turn`."""
         self._settle()
         self.turn = turn
 

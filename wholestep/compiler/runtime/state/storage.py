@@ -56,7 +56,7 @@ class StateMemory(Protocol):
     """The memory of a backend, for tensors that outlive launches."""
 
     kind: str  # a program can read states in any memory of the same kind
-    turns: bool  # does this memory store matrices that products read transposed as their transposes?
+    turns: bool  # are matrices that products read transposed stored as their transposes in this memory?
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> Sequence[Stored]:
         """Allocate some states, all zero; `by_columns`: for each, whether products read it transposed."""
@@ -67,7 +67,7 @@ class StateMemory(Protocol):
 
 @dataclass(frozen=True)
 class _StoredForm:
-    """The stored form of a state; if it is `transposed`, `type` is that of the transpose."""
+    """The stored form of a state; if it is `transposed`, `type` is the type of the transpose."""
 
     type: TensorType
     layout: Layout
@@ -125,7 +125,7 @@ class HostMemory:
 
 
 class HostArray:
-    """A state as a flat array in a layout; if it is `transposed`, `type` is that of the transpose."""
+    """A state as a flat array in a layout; if it is `transposed`, `type` is the type of the transpose."""
 
     def __init__(
         self, type: TensorType, layout: Layout, block: Region, offset: int, size: int, transposed: bool = False

@@ -57,7 +57,7 @@ _OPERATORS = {"div": "/", "less": "<", "less_equal": "<=", "equal": "==", "not_e
 def shared_ops(call: Callable[[str], Row], literal: Literal) -> dict[str, Row]:
     """The rows that are the same in all dialects; `call` is the row of a function of the native headers.
 
-    The dtype of a row is that of its first operand (for `where`: of the second).
+    A row has the dtype of its first operand (for `where`: of its second).
     """
     return {
         **{name: call(name) for name in (*_FUNCTIONS, "tanh", "atan")},

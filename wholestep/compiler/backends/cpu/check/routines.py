@@ -32,7 +32,7 @@ Need = Callable[[bool, str], None]
 
 @dataclass(frozen=True)
 class Routine:
-    """The signature of a native routine: its operands by name, with their axes; those of queries begin with `group`."""
+    """The signature of a native routine: its operands by name, with their axes; axes of queries begin with `group`."""
 
     operands: Mapping[str, tuple[str, ...]]
     results: Mapping[str, tuple[str, ...]]

@@ -2,7 +2,7 @@
 
 A weight larger than the caches is read from memory once per block of images: one tap of some output channels is
 multiplied with all pixels that it applies to before the next one is read.  Pixels are stored [row][column][image], so
-that those of neighbouring windows are contiguous; a window that crosses an edge has fewer taps, and no zeros are
+that pixels of neighbouring windows are contiguous; a window that crosses an edge has fewer taps, and no zeros are
 multiplied.  Each sum is one chain over (row, column, channel) of the window, continued from tap to tap.
 """
 

@@ -21,7 +21,7 @@ class CpuOperands(ReadableViews):
         return super().has_steps(access) and not (is_paneled(access) and access.index[-1].plain is None)
 
     def takes_right(self, access: Access, column: int, row: int) -> bool:
-        """Are an operand's columns contiguous in memory, or those of a state's stored transpose?"""
+        """Are the columns of an operand, or of a state's stored transpose, contiguous in memory?"""
         plain = [i.plain for i in access.index]
         if plain[-1:] == [column]:
             return True

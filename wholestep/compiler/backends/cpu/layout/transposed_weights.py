@@ -23,7 +23,7 @@ SWAPPED = (1, 0)  # the permutation of a matrix's axes that transposes it
 
 
 def transpose_states(graph: IRGraph) -> tuple[IRGraph, frozenset[str]]:
-    """The graph over states as they are stored, and the names of the transposed ones."""
+    """The graph in terms of the stored states, and the names of the states that are stored transposed."""
     leaves = [n for n in graph.nodes if isinstance(n.attrs, at.StateAttrs) and _is_transposed(n.attrs)]
     if not leaves:
         return graph, frozenset()

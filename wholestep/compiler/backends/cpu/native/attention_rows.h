@@ -11,7 +11,7 @@ typedef struct {
 } NAME(ws_attention);
 
 typedef struct {
-  ws_view q, k, v, mask, lse, gradient;               /* gradient: that of the result, (group, queries, values) */
+  ws_view q, k, v, mask, lse, gradient;               /* gradient of the result, (group, queries, values) */
   ws_view dq, dk, dv, dmask;
   long group, queries, keys, width, values, causal, block;
   double scale;

@@ -36,7 +36,8 @@ WS_TILE void ws_fetch_own(const void *from, const long count, const long step) {
 #undef REAL
 #undef REAL_BYTES
 
-/* Zero-padded frames, packed weights and pools for one element type; shared_conv*.c defines what is only declared here.
+/* Zero-padded frames, packed weights and pools for one element type; shared_conv*.c defines the functions that are only
+   declared here.
 
    The `few` variants are for short runs of elements.  They are small, and gcc specializes them for the literals of a
    file's kernels: 3 channels in separate planes take a seventh of the time. */
@@ -102,7 +103,7 @@ typedef struct { int result, input, count; } ws_span;
 typedef struct { int place, spans; } ws_tap;
 
 /* Implicit GEMM: a convolution (or its adjoint) of `images` images, for `columns` channels of its result.  Pixels of
-   the images are [pixel][image][k], those of the result [panel][pixel][image][lane], weights [output][channel][tap]. */
+   the images are [pixel][image][k], the result's are [panel][pixel][image][lane], weights [output][channel][tap]. */
 typedef struct {
   long adjoint, images, columns, depth;
   const float *x; long x_pixel;
@@ -115,7 +116,7 @@ typedef struct {
 WS_SHARED void ws_add_taps(const ws_api *api, const ws_taps *t);
 
 /* A weight's gradient, [output][tap][channel]: for each tap, `height` x `width` pixels of the gradient starting at g
-   are multiplied with those of the images starting at x. */
+   are multiplied with the pixels of the images starting at x. */
 typedef struct { int g, x, height, width; } ws_met;
 typedef struct {
   long images, channels;

@@ -1,5 +1,5 @@
 /* Copies rows into memory that a GPU reads next, with several threads and non-temporal stores: the CPU does not read that
-   memory again, so caching it would evict what it does read. */
+   memory again, so caching it would evict data that is read. */
 #include "platform.h"
 #include "processor.h"
 

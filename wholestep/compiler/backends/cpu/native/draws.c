@@ -1,4 +1,4 @@
-/* Random initial values of states, vectorized: bit for bit those of compiler/ir/semantics/random.py (Philox, Box-Muller). */
+/* Random initial values of states, vectorized; same bits as compiler/ir/semantics/random.py (Philox, Box-Muller). */
 #include "runtime.h"
 #include "math.h"
 #include "philox.h"
@@ -53,8 +53,8 @@ static __attribute__((noinline)) void draw_normals(formula f, const uint32_t *fi
 }
 
 /* Normal values of elements first .. first + count - 1, first even.  A value is a logarithm times a cosine, whose last
-   bits differ between libraries: if they could change the float that it is rounded to, its position is noted, and NumPy
-   computes it.  Returns the number of such values, of which the first `room` are noted. */
+   bits differ between libraries: if they could change the rounded float, its position is stored, and NumPy computes
+   it.  Returns the number of such values; the positions of the first `room` are stored. */
 WS_EXPORT long ws_normals(uint64_t key, uint64_t first, long count, double lift, double scale, double shift, float *out,
                           int64_t *noted, long room) {
   const formula f = {lift, scale, shift};

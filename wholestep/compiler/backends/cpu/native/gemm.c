@@ -1,5 +1,5 @@
-/* GEMM: C = A B in register tiles of a few rows x 2 vectors, with cache blocking (gemm_tile.h).  The contract and the layouts
-   are those of ws_gemm in ws.h.
+/* GEMM: C = A B in register tiles of a few rows x 2 vectors, with cache blocking (gemm_tile.h).  ws_gemm in ws.h
+   defines the contract and the layouts.
    Bits: every element is one chain over k = 0 .. K-1, so neither tiles, blocks, packing nor the vector width changes a
    bit. */
 #include "runtime.h"

@@ -1,6 +1,6 @@
 /* Collectives between ranks that are processes.  Ranks of one machine read each other's memory through shared windows.
-   Ranks of several machines send messages by three functions, passed as pointers: those of group_sockets.c, or those of the
-   MPI library that Python has loaded, so that this file compiles without MPI.
+   Ranks of several machines send messages by three functions, passed as pointers: the functions of group_sockets.c, or
+   of the MPI library that Python has loaded, so that this file compiles without MPI.
 
    Every collective consists of exchanges, in which each rank sends one piece to each other rank (all-to-all).  An
    all-reduce is two exchanges, a reduce-scatter and an all-gather, so that each rank sends 2 (n - 1) / n of the data. */
@@ -51,7 +51,7 @@ static int exchange_memory(engine *e, pieces *p) {
   return 0;
 }
 
-/* A message to or from a rank failed: blame this rank, or the one that it named before it left. */
+/* A message to or from a rank failed: blame this rank, or the rank that it named before it left. */
 static int fail_message(engine *e, int code, int rank) {
   if (code > 0) return fail(e, EPIPE, rank);
   fail(e, -code & 255, rank);
@@ -150,8 +150,8 @@ static void begin(engine *e, int kind, int dtype, const row *r) {
   e->what = (uint64_t)kind << 60 | (uint64_t)dtype << 56 | (uint64_t)r->count;
 }
 
-/* Send this rank's elements to all ranks and receive theirs: those of rank q go to block q of `to` if there are `blocks`,
-   else to their own positions. */
+/* Send this rank's elements to all ranks and receive theirs: elements of rank q are stored in block q of `to` if
+   `blocks` is nonzero, else at their own positions. */
 static int share_all(engine *e, const row *r, const long *own_first, const long *own_count, int blocks, const char *mine) {
   PIECES(e);
   (void)firsts, (void)counts;
@@ -226,7 +226,7 @@ static int reduce_scatter(ws_group *g, const ws_share *shares, int number, int d
   return g->failed;
 }
 
-/* An all-gather if `from_all`, where block q of the targets is that of rank q; else a broadcast of the elements of rank 0. */
+/* An all-gather if `from_all` (block q gets rank q's elements); else a broadcast of the elements of rank 0. */
 static int spread(ws_group *g, const ws_share *shares, int number, int dtype, int from_all) {
   engine *e = (engine *)g;
   const row r = row_of(shares, number, dtype);

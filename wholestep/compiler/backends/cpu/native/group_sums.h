@@ -1,5 +1,5 @@
-/* Sums over ranks in the fixed order of group.h: a binary tree in which the sum of ranks lo .. hi-1 is that of the first
-   (hi - lo + 1) / 2 of them plus that of the rest.
+/* Sums over ranks in the fixed order of group.h: a binary tree in which the sum of ranks lo .. hi-1 is the sum of the
+   first (hi - lo + 1) / 2 of them plus the sum of the rest.
    Tensors are added in blocks of WS_SUM_BLOCK elements, so that the partial sums of all levels stay in
    the first-level cache.
    Invariant: the tree depends on the number of ranks alone, so every rank computes the same bits. */
@@ -10,7 +10,7 @@
 enum { WS_SUM_BLOCK = 512 };                          /* elements */
 
 /* `to` may be any of `from`: an element is written after the elements of all ranks were read.  Not inlined, since gcc would
-   expand several levels of the recursion, which takes it half a second. */
+   expand several levels of the recursion, which costs half a second of compilation. */
 #define WS_TREE_SUM(name, type)                                                                                          \
   static __attribute__((noinline)) void name##_pair(type *to, const type *a, const type *b, long count) {                \
     _Pragma("omp simd") for (long i = 0; i < count; i++) to[i] = (type)(a[i] + b[i]);                                    \

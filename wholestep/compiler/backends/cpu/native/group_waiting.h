@@ -31,7 +31,7 @@ enum {
 };
 
 /* The engine of one rank.  A window is a `sign` and 2 x size slots: two sets of slots that alternate, so that a rank may
-   write the pieces of the next exchange while others still read those of the last one. */
+   write the pieces of the next exchange while others still read the pieces of the last one. */
 typedef struct {
   ws_group group;
   messages carrier;

@@ -2,7 +2,7 @@
    interleaved.
 
    Input is a block of 16 x 16 floats whose rows are 16 apart; output is [8][16][2], of the block or of its transpose.
-   Invariant: rounding is that of half.h; AVX512-BF16 instructions give the same bits. */
+   Invariant: values are rounded as in half.h; AVX512-BF16 instructions give the same bits. */
 #ifndef WS_PAIR_H
 #define WS_PAIR_H
 #include "half.h"

@@ -1,5 +1,5 @@
 /* Transposes of 8 x 8 and 16 x 16 floats in registers, by three rounds of shuffles that exchange elements, pairs and halves.
-   Rows of the source are `row` elements apart, those of the result 16.  Values are moved, never computed. */
+   Rows of the source are `row` elements apart, rows of the result 16.  Values are moved, never computed. */
 #ifndef WS_TURN_H
 #define WS_TURN_H
 #include "vectors.h"

@@ -1,5 +1,5 @@
-/* Which vectors and instructions kernels use: those of AVX2 and AVX-512, those of NEON, or none (WS_PORTABLE, which is the
-   same on every processor).  Statements of assembler stand in the folders x86/ and arm64/ only.
+/* Which vectors and instructions kernels use: AVX2 and AVX-512, NEON, or none (WS_PORTABLE, the same on every
+   processor).  Only the folders x86/ and arm64/ contain inline assembly.
 
    WS_WIDE, WS_NARROW  bytes of the vectors of convolutions for 16 and for 8 channels
    WS_FMA              defined: a multiply-add is one instruction, which rounds once

@@ -24,7 +24,7 @@ from wholestep.compiler.ir.types import (
     uint8,
 )
 
-# Types in memory, and as local variables (a comparison is an int, so that it has the width of what it selects).
+# Types in memory, and as local variables (a comparison is an int, so that it has the width of the values it selects).
 # Half types are stored as their bits, and are only moved or cast from and to float (half.h).
 STORED = {
     float32: "float",
@@ -122,7 +122,7 @@ def cast_text(value: str, of: DType, to: DType) -> str:
 C = Language(STORED, LOCAL, OPS, literal, cast_text)
 
 # The scalar prologue computes in double; {0}, {1}, {2} are the arguments.  Its functions are our own (math_f64.h,
-# math_prologue.h): those of C libraries differ in their last bits, and an exported step has none.
+# math_prologue.h): C libraries differ in their last bits, and an exported step has no C library.
 _FUNCTIONS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "erf", "tanh", "atan", "sigmoid")
 _OF_PROLOGUE = ("sin", "cos", "floor")
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "ratio": "/"}

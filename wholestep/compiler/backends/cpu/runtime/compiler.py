@@ -163,7 +163,7 @@ def _on_path(command: tuple[str, ...]) -> CCompiler | None:
         return None
     real = Path(executable).resolve()
     status = real.stat()
-    # The file's identity stands for the version: running `--version` would cost a process on every start.
+    # The file's identity replaces the version: running `--version` would cost a process on every start.
     fingerprint = f"{real} {status.st_size} {status.st_mtime_ns} {' '.join(command[1:])}"
     words = (executable, *command[1:])
     return CCompiler((*words, *_zig_target()) if _is_zig(words) and "-target" not in words else words, fingerprint)

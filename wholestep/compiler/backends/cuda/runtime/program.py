@@ -95,7 +95,7 @@ class CudaProgram(ProgramBase):
         )
         self.has_library, self.begins_early = calls_library(plan), begins_early(device.architecture)
         self.share = RankShare(plan, group, self.has_library)
-        super().__init__(self.share.plan)  # the callers' view of all ranks; `_plan` is that of this rank
+        super().__init__(self.share.plan)  # the callers' view of all ranks; `_plan` is this rank's plan
         self._plan, self._place, self._state, self._device = plan, place, place.state, device
         self._gpu, self._line = device.gpu, group
         self.host_copies = HostCopies(place.where.threads, place.where.options)
@@ -214,7 +214,7 @@ class CudaProgram(ProgramBase):
     # -- a step --------------------------------------------------------------------------------------------------
 
     def scalar(self, name: str, value: float) -> None:
-        """Set a runtime scalar; one that the plan does not use is ignored."""
+        """Set a runtime scalar; a scalar that the plan does not use is ignored."""
         self._scalars.set(name, value)
 
     def launch(self, sizes: Mapping[str, int]) -> CudaLaunch:

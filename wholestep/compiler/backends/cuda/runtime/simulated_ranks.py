@@ -192,7 +192,7 @@ class GpuRanksProgram(CombinedProgram):
 
     @property
     def source(self) -> str:
-        """Source text of the kernels, which are those of every rank."""
+        """Source text of the kernels, which all ranks share."""
         return self._first.source
 
     def bind(self, name: str, array: AnyArray) -> None:

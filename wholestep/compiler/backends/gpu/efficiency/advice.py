@@ -18,7 +18,7 @@ REASONS = {
 
 
 def slow_kernels(plan: Plan) -> dict[int, str]:
-    """Kernel id -> why its schedule takes much longer than the price of its work; the one that loses most first."""
+    """Kernel id -> why its schedule takes much longer than the price of its work; largest loss first."""
     slow = [(id, e) for id, e in estimates(plan) if is_slow(plan, e)]
     return {id: explain(e) for id, e in sorted(slow, key=lambda pair: pair[1].price - pair[1].ns)}
 

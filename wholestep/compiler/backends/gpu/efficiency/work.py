@@ -97,7 +97,7 @@ def accesses(plan: Plan, levels: Sequence[Level]) -> Iterator[tuple[Load, tuple[
 
 
 def guarded_share(guards: Sequence[Guard], kernel: Kernel, sizes: Mapping[str, int]) -> float:
-    """The part of the elements for which the guards of a load hold: that of a part of a concatenation."""
+    """The fraction of the elements for which the guards of a load hold (a load from one part of a concatenation)."""
     share = 1.0
     for guard in guards:
         if guard.index.value is None and guard.index.over == 1 and len(guard.index.terms) == 1:

@@ -39,7 +39,7 @@ def reads_and_writes(kernel: Kernel) -> tuple[set[int], set[int]]:
 
 
 def dependencies_of(kernels: Sequence[Kernel], work: frozenset[int]) -> dict[int, set[int]]:
-    """Kernel -> earlier kernels it depends on: they write what it reads or writes, or read what it writes."""
+    """Kernel -> earlier kernels that it depends on, because they write its operands or read or write its results."""
     writer: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
     predecessors: dict[int, set[int]] = {}
@@ -54,7 +54,7 @@ def dependencies_of(kernels: Sequence[Kernel], work: frozenset[int]) -> dict[int
     return predecessors
 
 
-Part = Sequence[Kernel]  # a kernel, or a chain of vertically fused ones that run in the same blocks
+Part = Sequence[Kernel]  # a kernel, or a chain of vertically fused kernels that run in the same blocks
 Launch = Sequence[Part]
 
 
@@ -175,9 +175,10 @@ def persistent_loop_of(draft: Draft, segment: Sequence[Kernel]) -> list[Part]:
 def defer_updates(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> list[list[Part]]:
     """Keeps the kernel order, except that kernels without dependents run at the end, in shared launches.
 
-    Args:
-        times: number of such groups.  With several, the gradients of the last layers are dead before those of the first
-            layers are computed.
+        Args:
+    times: number of such groups.  With several, the gradients of the last layers are dead before the gradients of the
+        first
+                layers are computed.
     """
     work = frozenset(b.id for b in draft.buffers if b.space is Space.WORK)
     if any(k.loop is not None for k in kernels):

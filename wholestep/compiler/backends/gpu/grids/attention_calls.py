@@ -56,7 +56,7 @@ OPERANDS = frozenset({"q", "k", "v", "gradient"})
 
 
 def check_call(plan: Draft, kernel: Kernel) -> None:
-    """PlanError unless a call is one that the planner could have produced."""
+    """Raises PlanError unless the planner could have produced this call."""
     call = kernel.body
     assert isinstance(call, Call)
 

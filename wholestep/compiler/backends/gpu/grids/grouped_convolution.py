@@ -32,7 +32,7 @@ class GroupedShape:
     op: str
     groups: int
     channels: int  # channels per group of the image that is read (for an input gradient: the output gradient)
-    outputs: int  # channels per group of the result (for a weight gradient: of the output gradient)
+    outputs: int  # channels of a group of the result (for a weight gradient: of the output gradient)
     window: tuple[int, int]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -202,7 +202,7 @@ def gradient_tile(s: GroupedShape, stored: DType, costs: GroupedCosts) -> Gradie
 
 
 def most_slices(tile: GradientTile, costs: GroupedCosts) -> int:
-    """Slices of the batch's rows whose sums separate blocks compute, for any batch; *bits*."""
+    """The number of slices of the batch's rows, each summed by its own block; the same for any batch (*bits*)."""
     return max(1, costs.gradient_blocks // tile.tiles)
 
 

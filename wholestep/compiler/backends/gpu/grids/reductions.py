@@ -79,7 +79,7 @@ def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
 def _rows_in_a_warp(costs: ReductionCosts, kernel: Kernel, nest: Nest, length: int) -> tuple[int, int] | None:
     """Threads of a row and adjacent elements per thread, if several short rows share a warp; None if none does.
 
-    They do if a sample has many rows: the pixels of an image.  A row of few elements, or one that cannot be read in
+    They do if a sample has many rows: the pixels of an image.  A row of few elements, or a row that cannot be read in
     vectors, belongs to a single thread.
     """
     per_sample = prod(evaluate(kernel.axes[a], dict.fromkeys(symbols_of((kernel.axes[a],)), 1)) for a in nest.rows)

@@ -32,7 +32,7 @@ SLICE = 32  # sorted keys per slice: updates of one row are added within slices 
 
 
 def row_axes_of(kernel: Kernel, scatter: Scatter) -> list[int]:
-    """The axes of a target row: all but those of the indices."""
+    """The axes of a target row: all axes but the axes of the indices."""
     axes = [i.plain for d, i in enumerate(scatter.target.index) if d != scatter.at]
     assert None not in axes, "a scatter's target is indexed by axes"
     return [a for a in axes if a is not None]

@@ -2,9 +2,9 @@
    the others with an online softmax; scores are never stored in global memory.  Groups of 8 threads have OWN rows of
    the tile each; no bit depends on OWN.  The order of the sums depends on the lengths alone; there are no atomics.
 
-   q(h, i), k(j) and so on return rows in memory; h is the query head among those that share keys (grouped-query
-   attention). IN is the storage type of operands, OUT that of results; ALIGNED: all rows are multiples of 16 bytes, in
-   address and length. */
+   q(h, i), k(j) and so on return rows in memory; h is the query head among the heads that share keys (grouped-query
+   attention). IN is the storage type of operands, OUT of results; ALIGNED: addresses and lengths of all rows are
+   multiples of 16 bytes. */
 struct ws_plain {
   template <class T> static __device__ __forceinline__ T wide(T x) { return x; }
   template <class T> static __device__ __forceinline__ T narrow(T x) { return x; }

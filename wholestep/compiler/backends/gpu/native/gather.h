@@ -1,6 +1,6 @@
-/* Gather of a batch from data in GPU memory: one block per row, for each of the inputs.  The shuffled order is that of
-   `runtime/epoch_permutation.py`: a Feistel network on positions with cycle walking, so that no permutation is stored.
-   Also copies between host and device memory at the start and end of a launch. */
+/* Gather of a batch from data in GPU memory: one block per row, for each of the inputs.  The shuffled order is defined
+   in `runtime/epoch_permutation.py`: a Feistel network on positions with cycle walking, so that no permutation is
+   stored.  Also copies between host and device memory at the start and end of a launch. */
 struct ws_source {
   const char *rows;
   char *input;

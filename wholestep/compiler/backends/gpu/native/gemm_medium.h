@@ -3,7 +3,7 @@
    each group adds its indices of all stages in order, then the groups are added in order; it depends on the tile.
 
    a(i, k) and b(k, j) return addresses; groups of four are contiguous and aligned along k or along the other axis. e(i,
-   j, sum, seen) is the epilogue of an element, early(i, j) loads what it reads. */
+   j, sum, seen) is the epilogue of an element, early(i, j) loads the epilogue's operands. */
 template <int TM, int TN, int TK> struct ws_middle {
   static constexpr int GROUPS = 256 / TM, PIECE = GROUPS * TK, APART_M = TM + 4, APART_N = TN + 4;
   static constexpr int OPERANDS = PIECE * (APART_M + APART_N), ROUNDS = TM * TN * GROUPS > 8192 ? 2 : 1;

@@ -137,7 +137,7 @@ struct ws_strip {
       multiply(sums[0], x, w);
     }
   }
-  /* The strip of a row that begins at a column; `weights` are those of the lane, `top` is the padding above. */
+  /* The strip of a row that begins at a column; `weights` are the lane's weights, `top` is the padding above. */
   WS_PART void add(const ws_pixels<D> &image, int row, int column, int top, const T *weights) {
 #pragma unroll
     for (int p = 0; p < COUNT; p++)

@@ -1,6 +1,6 @@
 /* Products of a persistent scan kernel.  A block keeps its columns of the weights in shared memory for all time steps,
    and in each step loads the rows that it multiplies, which other blocks have written.  Both operands are stored as
-   padded rows of k.  The order of the sums is that of product.h: of every 128 indices of k each of eight warps adds its
+   padded rows of k.  Sums are added in the order of product.h: of every 128 indices of k each of eight warps adds its
    own sixteen, the warps of a chunk are added in order, and then the chunks. */
 constexpr int WS_LONG_PIECE = 128;
 constexpr int ws_padded(int depth) { return (depth + WS_LONG_PIECE - 1) / WS_LONG_PIECE * WS_LONG_PIECE + 4; }

@@ -1,7 +1,7 @@
 /* Persistent training kernel: many steps of a small MLP in one launch.  The first layer's weights stay resident: a
    block has 128 features by 8 columns of them in shared memory, their optimizer state in registers, and the same
-   features of every batch, which are copied one step ahead (double buffering).  The order of the sums is that of
-   product.h. */
+   features of every batch, which are copied one step ahead (double buffering).  Sums are added in the order
+   of product.h. */
 constexpr int WS_DEEP = 128, WS_WIDE = 8, WS_APART = WS_DEEP + 4;
 
 /* Row numbers of a step's batch in the data set. */

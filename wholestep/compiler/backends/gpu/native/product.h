@@ -181,7 +181,7 @@ WS_INLINE void ws_product(
 /* One TM x TN tile with all of a static DEPTH in a single block, for GEMMs of so few tiles that split-K would need more
    blocks for chunks than for tiles.  a(i, k) and b(k, j) return addresses, from which stages of k are copied to shared
    memory asynchronously (three stages, cp.async of A_BYTES and B_BYTES; b along k or along columns).  The order of the
-   sums is that of ws_product with the same chunks. */
+   sums is the order of ws_product with the same chunks. */
 template <
     class T, int TM, int TN, int TK, int GROUPS, int DEPTH, int CHUNK, int A_BYTES, int B_BYTES, bool B_ALONG_K, class A,
     class B, class P, class E>
@@ -271,7 +271,7 @@ WS_INLINE void ws_whole_product(T *memory, int m, int n, int m0, int n0, A a, B 
 }
 
 /* One row of C by a block of 256 threads: a(k) returns an element, b(k, j) an address, e(j, acc) is the epilogue.  The
-   order of the sums is that of ws_product: of every stage of k each group adds its own TK in order, the groups of a
+   sums are added in the order of ws_product: in every stage of k each group adds its own TK in order, the groups of a
    chunk are added in order, and then the chunks.  Stages of 32 columns are double-buffered by cp.async, BYTES at a
    time. */
 template <class T, int N, int TK, int DEPTH, int CHUNK, bool ALONG_K, int BYTES, class A, class B, class E>

@@ -1,5 +1,5 @@
-/* All-reduce sums over ranks in a fixed order, that of `ir/type_rules/collectives.py`: a binary tree, in which the sum
-   of ranks lo .. hi-1 is that of the first, larger half plus that of the rest; the bits are the same on every rank.
+/* All-reduce sums over ranks in the fixed order of `ir/type_rules/collectives.py`: a binary tree, in which the sum of
+   ranks lo .. hi-1 is the sum of the first, larger half plus the sum of the rest; every rank has the same bits.
    Elements received from the other ranks are stored rank by rank with stride `apart`, without a slot for this rank,
    whose own elements are read where its step computed them.  One thread per element. */
 template <class T> WS_INLINE T ws_sum_of_ranks(const T *own, const T *others, long long apart, int rank, int ranks) {

@@ -1,9 +1,9 @@
 /* Scatter-add in a fixed order: tables of partial sums for few target rows; a stable radix sort of the indices and sums
    of segments for many.  No float atomics.  A key is `row << 32 | position`; accessors are lambdas of the kernel. */
 
-/* Few rows: a block adds one slice of the indices into tables in shared memory, one per group of LANES threads, each for
-   a part of the slice; a thread owns EACH columns.  The groups' tables are added in order, then the slices'.  A table is
-   [row][element][lane], without bank conflicts. */
+/* Few rows: a block adds one slice of the indices into tables in shared memory.  Each group of LANES threads adds a
+   part of the slice into its own table; a thread owns EACH columns.  The groups' tables are added in order, then the
+   slices'.  A table is [row][element][lane], without bank conflicts. */
 template <class T, int ROWS, int EACH, int LANES, int JOINED, class I, class R, class W>
 WS_INLINE void ws_scatter_table(
     T *tables, T *scratch, int *counters, int slice, int slices, int total, int columns, int first, I row_of, R read,

@@ -68,7 +68,7 @@ class MmaText(AttentionText):
     def __init__(self, w: GpuWriter) -> None:
         self.tiles = MmaTiles(*w.schedule.tile)
         super().__init__(w, self.tiles.rows)
-        if self.tiles.holds_queries(self.call) and not self.causal:  # with causal comparisons, so many would spill
+        if self.tiles.holds_queries(self.call) and not self.causal:  # causal masks need registers: these would spill
             w.resident = costs_of(w.plan).attention.mma_resident
 
     def head_of(self, function: str, *options: bool) -> str:
@@ -86,6 +86,6 @@ class MmaText(AttentionText):
         return self.head_of("ws_mma_attention_queries", "dmask" in self.results)
 
     def backward_keys(self) -> list[str]:
-        """One call, or one for the gradients of the keys and one for those of the values."""
+        """One call, or one call for the gradients of the keys and one for the gradients of the values."""
         parts = [(True, True)] if self.tiles.parts == 1 else [(True, False), (False, True)]
         return [self.head_of("ws_mma_attention_keys", *part) for part in parts]

@@ -181,8 +181,8 @@ def chunks(w: GpuWriter, columns: Columns) -> None:
 
 
 def add_chunks(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int, wide: int, each: int) -> None:
-    """Writes this block's result to scratch; the last block of a group adds its chunks, that of the last group the
-    groups: one block alone would read all of them at the speed of one multiprocessor.
+    """Writes this block's result to scratch; the last block of a group adds the group's chunks, and the last block of
+    the last group adds the groups.  A single block would read all chunks at the speed of one multiprocessor.
     """
     start, group = "scratch", JOINED_CHUNKS
     w.emit(f"const {w.int} most_groups = (gridDim.y + {group - 1}) / {group};")

@@ -182,7 +182,7 @@ def count_of(calls: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> int:
 
 
 def addresses(calls: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[int]:
-    """The buffer behind each address of the table; -1 for scratch memory and its counters."""
+    """The buffer at each address of the table; -1 for scratch memory and its counters."""
     return [b for _, buffers, scratch in calls for b in (*((-1, -1) if scratch else ()), *buffers)]
 
 

@@ -238,7 +238,7 @@ class RowLevels:
             self.send("first")
 
     def take_ahead(self) -> None:
-        """Waits for the row and starts copying the next.  A thread reads only what it copied itself: no barrier."""
+        """Waits for the row and starts to copy the next.  A thread reads only elements that it copied: no barrier."""
         self.w.emit("ws_copy_wait<0>();")
         for load, instr in self.ahead.items():
             name = self.declare(instr)
@@ -258,7 +258,7 @@ class RowLevels:
         w.emit("ws_copy_commit();")
 
     def slot(self, load: Load) -> str:
-        """Address of vector j of a load, and the distance of its pieces; the lanes of a warp are adjacent."""
+        """Address of vector j of a load, and the stride between its pieces; lanes of a warp read adjacent addresses."""
         before = list(self.ahead)[: list(self.ahead).index(load)]
         start = sum(row_bytes(self.w.plan, self.w.kernel, self.nest, self.w.schedule, x) for x in before)
         assert self.length is not None, "prefetched rows have a static length"

@@ -204,7 +204,7 @@ def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
 
 
 def preparations(plan: Plan, kernel: Kernel) -> tuple[Preparation, ...]:
-    """The launches that a kernel's own launch needs before it: those of sorted scatters."""
+    """The launches that must precede a kernel's own launch: the sorts of sorted scatters."""
     return preparations_of(plan, kernel) if schedule_of(kernel).form == Form.SCATTER_SORTED else ()
 
 

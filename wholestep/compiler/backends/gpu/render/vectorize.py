@@ -78,7 +78,7 @@ class VectorizedLevel:
 
     @contextmanager
     def _at_base(self) -> Iterator[None]:
-        """Indices are those of the first element."""
+        """Here an index is the index of the vector's first element."""
         w, index = self.w, self.w.axes[self.axis]
         w.axes[self.axis] = "base"
         yield

@@ -4,5 +4,5 @@ One lattice for data parallelism, tensor parallelism and separability, as in GSP
 `Sharded` along an axis, or `Partial` (the values of the ranks add up to the full value).  `SumOfRatios` (a weighted sum
 of means over the batch) occurs in losses only.  `Mixed` is anything else, with the node to blame and the reason.
 
-Each op has one rule: the placements of its operands -> that of its result.  It is used along both mesh axes.
+Each op has one rule: the placements of its operands -> the placement of its result.  It is used along both mesh axes.
 """

@@ -121,7 +121,7 @@ def convolution_rule(weight: int) -> PlacementRule:
 
 
 def weight_gradient_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """The rule of an op whose result is a sum over the images."""
+    """The rule of an op whose result is a sum over the images of the batch."""
     placement = per_image_rule(node, inputs, axis)
     return Partial() if placement == Sharded(0) else placement
 

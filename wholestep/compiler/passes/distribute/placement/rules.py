@@ -74,7 +74,7 @@ def _norm_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Place
 
 
 def _norm_gradient_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """The rule of a norm's gradients: those of weight and bias are sums over the rows."""
+    """The rule of a norm's gradients: the gradients of weight and bias are sums over the rows."""
     x, *weight, upstream = inputs
     sharding = common_sharding([x, upstream])
     if sharding is None or sharding.axis == node.inputs[0].type.rank - 1 or any(k != Replicated() for k in weight):

@@ -1,7 +1,7 @@
 """The placements in which each op takes its operands along the model axis.
 
-The placement rule of the op (`placement/rules.py`) then gives that of its result.  None: the op is computed from
-replicated operands.
+The placement rule of the op (`placement/rules.py`) then gives the placement of its result.  None: the op is computed
+from replicated operands.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _first_sharded(values: LocalValues, node: Node) -> Sequence[Placement] | Non
 
 
 def _concat(values: LocalValues, node: Node) -> Sequence[Placement] | None:
-    """Along another axis than that of the concat, all operands take the placement of the first sharded one."""
+    """If sharded along another axis than the concat's, all operands take the placement of the first sharded one."""
     shardings = values.shardings(node.inputs)
     if not shardings:
         return None

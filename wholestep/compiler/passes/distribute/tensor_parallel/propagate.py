@@ -45,7 +45,7 @@ PlacedValue = tuple[Node, Placement]
 
 
 class ShardingPropagation(LocalValues):
-    """Rewrites the unsharded graph into that of one rank."""
+    """Rewrites the unsharded graph into the graph of one rank."""
 
     def __init__(self, ranks: int) -> None:
         super().__init__(ranks)
@@ -127,7 +127,7 @@ class ShardingPropagation(LocalValues):
         return results[0] if isinstance(node.result, TensorType) else results
 
     def _max_of_shards(self, node: Node) -> Node:
-        """A maximum along the sharded axis: that of the all-gathered local maxima."""
+        """A maximum along the sharded axis: the maximum of the all-gathered local maxima."""
         local_max = node.with_inputs([self.local_values[i] for i in node.inputs])
         parts = b.reshape(local_max, (1, *local_max.type.shape))
         return b.max_axes(b.make("all_gather", (parts,), at.GroupAttrs(self.ranks, MODEL)), (0,))

@@ -187,7 +187,7 @@ class _Compiler:
         return self.registers[name], value, abs(value) * number.tolerance
 
     def _order(self) -> tuple[Atom, ...]:
-        """The atoms, each after the one that binds its e-class; constants first, since they select most."""
+        """The atoms, each after the atom that binds its e-class; constants first, since they are the most selective."""
         rest, atoms, bound_registers = list(self.terms), [], {ROOT}
         while rest:
             bound = [t for t in rest if t.name in bound_registers]

@@ -101,7 +101,7 @@ def _flags(node: Node) -> tuple[bool, bool]:
 
 
 def _multiplications(*products: Node) -> int:
-    """The multiplications of these products, without those of their operands."""
+    """The number of multiplications in these products, without the multiplications that compute their operands."""
     count: Extent = 0
     for product in products:
         count += product.type.elements * product.inputs[0].type.shape[-2 if _flags(product)[0] else -1]

@@ -18,7 +18,7 @@ VIEWS = ("permute", "reshape")
 
 @dataclass(frozen=True)
 class Scores:
-    """The shapes of one attention: those of the scores, of the head, and of the values."""
+    """The shapes of one attention: of its scores, of its head, and of its values."""
 
     lead: Shape
     queries: Extent

@@ -116,7 +116,7 @@ rule(
 # -- transposes into flags: the sum along k runs in the same order either way -------------------------------------
 _SHAPES = tuple(((*lead, 4, 6), (*lead, 6, 5)) for lead in ((), (2,), (2, 3)))
 # A permutation is packed into one integer, a digit per axis.  At rank 4, (0, 2, 1, 3) exchanges inner axes and is no
-# transpose, although its first three digits are those of the transpose at rank 3.
+# transpose, although its first three digits spell the transpose of rank 3.
 _REFUSED: tuple[dict[str, Sample], ...] = (
     {"P": pack_order((0, 2, 1, 3)), "T": (2, 3, 4, 5)},
     {"P": pack_order((1, 0, 2)), "T": (2, 3, 4)},

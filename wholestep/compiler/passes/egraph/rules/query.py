@@ -1,4 +1,5 @@
-"""Rules as queries over tables of e-nodes: the e-nodes that a match needs, its conditions, and what it builds.
+"""Rules as queries over tables of e-nodes: the e-nodes that a match needs, its conditions, and the e-nodes that it
+adds.
 
 Variables are registers; register 0 is the root's e-class.  A query is a list of atoms, each after the atom that binds
 its e-class.  Every match leaves a certificate: the values of the rule's tensors and numbers.
@@ -44,7 +45,7 @@ class Build(NamedTuple):
 
 
 class MagnitudeBound(NamedTuple):
-    """The magnitude of register `created` is `factor` times that of `source`."""
+    """The magnitude of register `created` is `factor` times the magnitude of `source`."""
 
     source: int
     created: int
@@ -53,7 +54,7 @@ class MagnitudeBound(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledRule:
-    """A rule as a query and what it builds, and the variables in its certificates, by kind."""
+    """A rule as a query, the e-nodes that it adds, and the variables of its certificates by kind."""
 
     name: str
     tensors: tuple[str, ...]  # variables of tensors, the root first

@@ -1,4 +1,4 @@
-"""Laws of numerical stability: formulas that overflow or cancel become equivalent ones that do not."""
+"""Laws of numerical stability: formulas that overflow or cancel become equivalent formulas that do not."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Types:
         return self._find(name)
 
     def _key(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> object:
-        """The key of a subtree's type: equal for all occurrences of a variable, but not for those of a constant."""
+        """The key of a subtree's type: the same for all occurrences of a variable; constants have separate keys."""
         if isinstance(tree, Variable):
             return tree
         if tree.type:
@@ -67,7 +67,7 @@ def _children_agree(op: str) -> bool:
 
 
 def _like_children(op: str) -> bool:
-    """Is the result's type that of its last input?"""
+    """Has the result the type of its last input?"""
     if op in _COMPARE or op == "cast":
         return False
     return OPS[op].family in (Family.POINTWISE, Family.RATIO) or op in _LIKE_INPUT

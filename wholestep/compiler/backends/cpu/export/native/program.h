@@ -10,7 +10,7 @@ enum { WS_IN_BLOCK, WS_IN_INPUT, WS_IN_TABLES };
 /* The memory of a buffer: at an offset in the block, a bound input, or constant data. */
 typedef struct { int from; long offset; int input; const void *data; } ws_place;
 
-/* The value of a program's runtime scalar: that of scalar number n, or one of these. */
+/* The value of a program's runtime scalar: the value of scalar number n, or one of these. */
 enum { WS_SCALAR_STEP = -1, WS_SCALAR_EPOCH = -2, WS_SCALAR_START = -3 };  /* WS_SCALAR_START - n: step - counts[n] */
 
 /* One plan.  Dimensions that it does not have are -1. */

@@ -1,7 +1,8 @@
 /* An exported step: places programs in the caller's block, and runs them over bound rows on the caller's thread.
 
    The block begins with a `head`; the arguments of programs, states, workspaces and staged rows follow at the offsets of
-   tables.h.  Loops and orders are those of loop.c and micro_batches.c, so results have the same bits as in Python. */
+   tables.h.  Loops and orders are the same as in loop.c and micro_batches.c, so results have the same bits as in
+   Python. */
 #include "step.h"
 #include "loop.h"
 #include "tables.h"

@@ -8,7 +8,7 @@ const PAGE = 65536;
 const align = (size) => Math.ceil(size / 64) * 64;
 
 export class Step {
-  // Instantiate a module; `bytes` is the content of step.wasm, `manifest` that of manifest.json.
+  // Instantiate a module; `bytes` is the content of step.wasm, `manifest` the content of manifest.json.
   static async load(bytes, manifest) {
     const { instance } = await WebAssembly.instantiate(bytes, {});
     return new Step(instance.exports, manifest);

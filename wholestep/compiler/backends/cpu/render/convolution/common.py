@@ -203,7 +203,7 @@ def _is_narrow(dtype: DType) -> bool:
 
 
 def _axes(load: Instr) -> set[int]:
-    """The axes that an element depends on; -1 stands for a computed index."""
+    """The axes that an element depends on; -1 means a computed index."""
     assert load.load is not None
     indices = [*load.load.index, *(g.index for g in load.guards)]
     return {a for i in indices for a, _ in i.terms} | ({-1} if any(i.value is not None for i in indices) else set())
