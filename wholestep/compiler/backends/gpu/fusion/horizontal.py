@@ -175,10 +175,9 @@ def persistent_loop_of(draft: Draft, segment: Sequence[Kernel]) -> list[Part]:
 def defer_updates(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> list[list[Part]]:
     """Keeps the kernel order, except that kernels without dependents run at the end, in shared launches.
 
-        Args:
-    times: number of such groups.  With several, the gradients of the last layers are dead before the gradients of the
-        first
-                layers are computed.
+    Args:
+        times: number of such groups.  With several, the gradients of the last layers are dead before the first layers'
+            gradients are computed.
     """
     work = frozenset(b.id for b in draft.buffers if b.space is Space.WORK)
     if any(k.loop is not None for k in kernels):
