@@ -64,7 +64,7 @@ class Placement:
     options: CompileOptions
     group: RankGroup | None = None  # the ranks that compute a step together; None: not distributed
     shard: str | None = None  # "optimizer": each rank holds a part of the optimizer's state
-    seeded: bool = True  # was the seed given, or is it the default of the process?
+    seeded: bool = True  # did the user pass the seed, or is it the default of the process?
 
     @property
     def ranks(self) -> int:
@@ -223,7 +223,7 @@ class StepRange:
     """Consecutive updates that have been run."""
 
     epoch: int  # number of the epoch in the run, from 0
-    first: int  # number of its first update in the epoch, from 0
+    first: int  # number of the first update within the epoch, from 0
     losses: AnyArray  # float64, one per update
     rows: AnyArray  # number of rows of each update
 

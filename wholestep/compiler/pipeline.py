@@ -269,7 +269,7 @@ class Compiler:
         """The program that the e-graph extracts; records its result, or why there is none, for the report."""
         before_autodiff = stage.name == "optimize_forward"
         if before_autodiff and self.options.exactness == "bitwise":
-            return graph  # a named op has a gradient formula of its own: equal, but not bit for bit
+            return graph  # the gradient formula of a named op is equal, but not bit for bit
         rewritten, report = optimize(
             graph,
             {},  # costs assume typical sizes, so that sessions of different capacity compute the same bits

@@ -109,7 +109,7 @@ class Limits:
     nearest_cache: int = 32 << 10  # bytes of the cache (or shared memory) of one core (or block)
     cache: int = 1 << 20  # bytes of the next larger cache
     caches: int = 4 << 20  # all caches together: a working set above this is bound by memory bandwidth
-    widest_head: int | None = None  # bytes of a row of the widest attention head of its routine; None: no limit
+    widest_head: int | None = None  # most bytes per row of a head in the attention routine; None: no limit
     largest_buffer: int | None = None  # largest buffer that a kernel can address; None: no limit
 
 

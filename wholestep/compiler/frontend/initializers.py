@@ -20,7 +20,7 @@ from wholestep.compiler.ir.types import DType, Shape, float32
 from wholestep.errors import OptionError, ShapeError
 from wholestep.records import dataclass
 
-__all__ = [  # what `ws.init` offers; the rest is for the compiler
+__all__ = [  # the public names of `ws.init`; all other names are for the compiler
     "constant", "kaiming_normal", "kaiming_uniform", "lecun_normal", "lecun_uniform", "normal", "ones", "orthogonal",
     "trunc_normal", "uniform", "values", "xavier_normal", "xavier_uniform", "zeros",
 ]  # fmt: skip

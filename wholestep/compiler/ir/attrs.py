@@ -78,7 +78,7 @@ class Array:
 @dataclass(frozen=True)
 class InputAttrs(NamedAttrs):
     type: TensorType
-    divided: bool = False  # is the first axis sharded, each rank having its own rows?
+    divided: bool = False  # is the first axis sharded, so that each rank has its own rows?
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def _copy_states(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:
             state = arrays[buffer.source][: prod(shape)].reshape(shape)
             values = state.T if buffer.transposed else state
             copy = arrays[buffer.id].reshape(_numbers(buffer.type.shape))
-            copy[...] = 0  # its padding, if it has any
+            copy[...] = 0  # including the padding, if the copy has any
             copy[tuple(map(slice, values.shape))] = values  # a half copy rounds
 
 

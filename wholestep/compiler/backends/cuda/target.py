@@ -58,7 +58,8 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         ),
         # Our GEMMs fuse any epilogue; library GEMMs have none: their consumers are fused into the next kernel.
         fusion=Fusion(
-            # FLOPs from which on cuBLASLt is faster than ours: it has better tiles and tf32, we avoid its launch gap.
+            # FLOPs from which on cuBLASLt is faster than our kernels: it has better tiles and tf32, ours avoid its
+            # launch gap.
             plain_products=(
                 ("float32", 16_000_000 if suffix == TF32 else 400_000_000),
                 ("bfloat16", 16_000_000),

@@ -98,8 +98,8 @@ class ScatterCosts:
 
     shared_bytes: int = 40 << 10  # bytes of shared memory per block for rows: below the 48 KB that need no opt-in
     sorted_work: int = 1 << 24  # table rows times indices from which on the indices are sorted first (029)
-    sorted_indices: int = 1 << 11  # indices from which on they are sorted, so that frequent rows take no longer (065)
-    scanned_work: int = 1 << 22  # target elements times indices from which on they are sorted, if rows are too wide
+    sorted_indices: int = 1 << 11  # from this many on, indices are sorted, so that frequent rows take no longer (065)
+    scanned_work: int = 1 << 22  # from this (target elements times indices) on, indices are sorted if rows are too wide
     most_ranked: int = 1 << 13  # indices that one launch sorts by comparing every pair; more are sorted by digits (065)
     slice_rows: int = 64  # fewest indices per slice of a scatter into few rows (065); *bits*
     most_slices: int = 128  # slices of such a scatter: with several tiles of columns they fill a GPU (065); *bits*
@@ -131,7 +131,7 @@ class GroupedCosts:
     lane_channels: int = 4  # input channels, and output channels, of a thread's tile of a large group; *bits*
     most_lanes: int = 8  # lanes of a block: a cache line; with more, a block covers fewer rows that share their inputs
     gradient_values: int = 1600  # sums of a block of a weight gradient, which limit its lanes; *bits*
-    register_weights: int = 56  # registers for the weights of a window's row; of its gradient, for their sums; *bits*
+    register_weights: int = 56  # registers for the weights of a window's row (in its gradient: for their sums); *bits*
     register_sums: int = 64  # registers for the sums of a strip (its output gradients, of a weight gradient); *bits*
     gradient_registers: int = 96  # registers for weights and sums together of a weight gradient; *bits*
     strided_inputs: int = 3  # input pixels per pixel of a strip whose loads a stride keeps in flight; *bits*
@@ -239,7 +239,7 @@ class LibraryCosts:
 class EfficiencyCosts:
     """The machine of the estimates that find slow schedules (066).  None of them is part of a plan."""
 
-    load_latency: float = 700.0  # nanoseconds of a load from memory, of which a thread waits for one per round
+    load_latency: float = 700.0  # nanoseconds of a load from memory; a thread waits for one load per round
     sector_byte: float = 0.00019  # nanoseconds per byte of the sectors that warps move: the price of a byte
     line: float = 0.6  # nanoseconds of a cache line that a load of a warp touches: a cycle of a multiprocessor
     nearest_bytes: int = 64 << 10  # bytes of a table that stays in a multiprocessor's own cache

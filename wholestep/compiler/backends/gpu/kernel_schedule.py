@@ -69,7 +69,7 @@ class GpuSchedule(Schedule):
     scratch: int = 0  # bytes for partial sums, placed after the arena's buffers
     scratch_at: int = 0  # offset of the scratch bytes
     counters_at: int = 0  # number of the first arrival counter of the kernel's tiles
-    launch: int = 0  # index of its launch within a step; horizontally fused kernels have the same
+    launch: int = 0  # index of the kernel's launch within a step, shared by horizontally fused kernels
     chained: int = 0  # from 1 on: position in a chain of vertically fused kernels, one block per row
     # Persistent scan: batch rows and hidden units per block, then the number of blocks along each
     owns: tuple[int, ...] = ()

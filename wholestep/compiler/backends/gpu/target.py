@@ -42,7 +42,7 @@ class Libraries:
     """
 
     name: str = ""  # name of the library, for reports
-    convolves: Callable[[Node, GpuTarget], bool] = _no_convolution  # does it compute this convolution or adjoint?
+    convolves: Callable[[Node, GpuTarget], bool] = _no_convolution  # does the library compute this node?
     # Why the library does not compute a planned convolution or attention at these sizes; None if it does.
     why_not: Callable[[Draft, Kernel, Mapping[str, int]], str | None] = _no_kernel
     schedule: Callable[[Draft, Kernel], GpuSchedule] = _no_schedule  # schedule of a kernel that the library computes
@@ -53,7 +53,7 @@ class GpuTarget(Target):
     """A target whose plans `backends/gpu` schedules and renders."""
 
     cost_model: GpuCosts = GpuCosts()  # thresholds and tiles of the scheduler
-    tensor_cores: bool = False  # has it the primitives of native/attention_mma.h?
+    tensor_cores: bool = False  # does the GPU have the primitives of native/attention_mma.h?
     tf32: bool = False  # are the operands of float32 products rounded to tf32, which has 10 mantissa bits?
     tf32_convolutions: bool = False  # are operands of float32 convolutions rounded to tf32?
     # The `Libraries` record, "package.module:name": a target is plain data, and importing it loads no library.

@@ -21,7 +21,7 @@ from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.passes.lower.channels_last import LAST, SECOND
 from wholestep.records import dataclass
 
-VECTOR = 8  # channels of the images inside a network are a multiple of it, unlike its scores
+VECTOR = 8  # the channels of a network's images are a multiple of this, unlike its scores
 OPS = ("conv2d", "conv2d_grad_input", "conv2d_grad_weight")
 
 

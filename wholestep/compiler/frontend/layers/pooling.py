@@ -58,7 +58,7 @@ def max_pool2d(
     if per_axis(op, "dilation", dilation, 2) != (1, 1):
         return max_pool2d_with_indices(x, window, stride, padding, dilation, ceil_mode)[0]
     w = sliding_window(op, x, window, stride, padding, ceil_mode=ceil_mode)
-    # The op accepts padding of at most half of the window; the rest is added by an explicit pad.
+    # The op accepts padding of at most half of the window; an explicit pad adds the remaining padding.
     allowed = tuple(max(k // 2, low) for k, low in zip(w.size, w.low, strict=True))
     excess = tuple(max(0, high - most) for high, most in zip(w.high, allowed, strict=True))
     if any(excess):

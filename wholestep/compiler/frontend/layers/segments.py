@@ -96,7 +96,7 @@ class PackedSegments:
         return self._respects(out, out.ndim - 2)
 
     def taps(self, x: Tensor, kernel: int, low: int, high: int, dilation: int) -> list[Tensor]:
-        """For each tap of a kernel, x (batch, channels, time) shifted by it; 0 where it is in another segment."""
+        """For each tap of a kernel, x (batch, channels, time) shifted by it; 0 where that is another segment."""
         if x.shape[0] != self.batch or x.shape[2] != self.time or low + high != dilation * (kernel - 1):
             fail(
                 ShapeError,
@@ -118,7 +118,7 @@ class PackedSegments:
     # -- pooling -------------------------------------------------------------------------------------------------
 
     def pool(self, x: Tensor, how: str) -> Tensor:
-        """One vector for each segment, (batch, sequences, features); 0 for an empty one."""
+        """One vector for each segment, (batch, sequences, features); 0 for an empty segment."""
         if x.shape[:2] != (self.batch, self.time):
             fail(ShapeError, f"pooling of packed rows takes (batch, {self.time}, ...); received {shape_text(x.shape)}.")
         flat = x.reshape((*x.shape[:2], -1))

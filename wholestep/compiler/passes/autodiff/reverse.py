@@ -213,7 +213,7 @@ def _through_decomposition(
     below_inputs = set(toposort(inputs))
     between = [n for n in toposort([result]) if n not in below_inputs]
     totals = _pull_back({result: [upstream]}, between, _dependents_of(between, inputs), params)
-    # An input at several positions gets its total gradient at the first of the wanted ones.
+    # An input at several positions gets its total gradient at the first wanted position.
     return tuple(
         totals.pop(x, None) or build.full(0, adjoint_type(x.type)) if i in wanted else None
         for i, x in enumerate(inputs)

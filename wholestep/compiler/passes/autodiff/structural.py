@@ -147,7 +147,7 @@ def write_rows_rule(y: Node, g: Node) -> Gradients:
 def matmul_rule(y: Node, g: Node) -> Gradients:
     (a, c), flags = y.inputs, attrs_of(y, at.MatmulAttrs)
     ta, tc = flags.transpose_a, flags.transpose_b
-    g = b.cast(g, a.type.dtype)  # products of half operands have half gradients, and accumulate as they do
+    g = b.cast(g, a.type.dtype)  # products of half operands have half gradients, which accumulate in the same type
     da = b.matmul(c, g, tc, True) if ta else b.matmul(g, c, False, not tc)
     dc = b.matmul(g, a, True, ta) if tc else b.matmul(a, g, not ta, False)
     return da, dc

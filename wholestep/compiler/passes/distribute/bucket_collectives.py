@@ -16,7 +16,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import OPS, Family
 
 BUCKET_BYTES = 16 << 20  # bytes per bucket: at this size the latency of a round of messages is negligible
-# Views that collectives commute with, so that they are applied after the exchange.
+# Views that commute with collectives, so that the views are applied after the exchange.
 VIEWS = frozenset({"reshape", "permute"})
 ELEMENTWISE = frozenset({"all_reduce", "broadcast"})  # collectives whose result does not depend on element positions
 

@@ -38,7 +38,7 @@ from wholestep.errors import GraphError
 
 # Linear ops that Partial values pass through unreduced; they never enlarge a value.
 LINEAR = frozenset({"add", "sub", "neg", "reshape", "permute", "sum", "where"})
-# These are linear, too, but a gradient is scaled once per moment: each scaled copy would need its own all_reduce.
+# These ops are linear, too, but a gradient is scaled once per moment: each scaled copy would need its own all_reduce.
 SCALED = frozenset({"mul", "div", "ratio"})
 DRAWS = ops_with(Trait.DRAWS)
 

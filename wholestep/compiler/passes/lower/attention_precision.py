@@ -27,7 +27,7 @@ def adapt_attention_routines(graph: IRGraph) -> IRGraph:
 
 def round_results(graph: IRGraph) -> IRGraph:
     """Routines return half results for half operands; a cast widens them again, after their views."""
-    rounding: set[Node] = set()  # routines that this pass has set to round; others stay unchanged
+    rounding: set[Node] = set()  # routines that this pass has set to round
     hoisted: dict[Node, Node] = {}  # operand -> the operand with its cast hoisted above views, shared by all routines
 
     def rule(node: Node) -> Node:

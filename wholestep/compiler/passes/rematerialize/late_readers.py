@@ -79,7 +79,7 @@ class _LateReaders:
         if not node.is_elementwise or narrows:
             return frozenset((node,))
         sources = frozenset(x for i in node.inputs if i.type.elements == node.type.elements for x in self.sources[i])
-        halves = all(x.type.dtype.is_half for x in sources)  # they are in memory, and two take the bytes of one float32
+        halves = all(x.type.dtype.is_half for x in sources)  # two half values in memory take the bytes of one float32
         return sources if len(sources) < 2 or (halves and len(sources) == 2) else frozenset((node,))
 
     def _is_late(self, node: Node, reader: Node) -> bool:

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.types import Dim, Extent, product
 from wholestep.compiler.plan.model.kernel import Buffer, Guard, Index, Kernel, Layout, Load, Plan
 
-# Symbol -> its least and largest value.  A loop's iteration number is first: its largest value may contain others.
+# Symbol -> its least and largest value.  A loop's iteration number comes first: its largest value may contain symbols.
 Ranges = Mapping[str, tuple[Extent, Extent]]
 
 

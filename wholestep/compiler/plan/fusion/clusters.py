@@ -305,7 +305,7 @@ class Fuser:
             if self.of.get(access.base) is not cluster:
                 continue
             if special and not (node.op == "gather" and position == 1):
-                return False  # the op reads at other positions than its own
+                return False  # the op reads other elements than the one at its own position
             if not self.reads_in_place(access, row, cluster):
                 return False
         return True

@@ -29,7 +29,7 @@ class PlanReport:
     threads: int
     footprint: Footprint
     heading: str = ""
-    ranks: int = 0  # data-parallel ranks, each with this plan and rows of its own; 0: not distributed
+    ranks: int = 0  # data-parallel ranks, each of which runs this plan on its own rows; 0: not distributed
     verdict: str = ""  # the result of the check against the interpreter, or why there was none
     model_ranks: int = 1  # tensor-parallel ranks, which have the same rows
     predicted: float | None = None  # seconds of a step by the prices of the target

@@ -62,7 +62,8 @@ class NestBuilder:
     def add(self, level: int, in_row: bool, key: object, make: Callable[[int], Instr]) -> int:
         """Append an instruction, per row or per element of a level; an instruction with the same key is reused."""
         values = self.row_values if in_row else self.body_values[level]
-        # A deferred op may belong to an earlier level than the instruction with this key: it then gets a new one.
+        # A deferred op may belong to an earlier level than the instruction with this key: it then gets a new
+        # instruction.
         if key not in values or (in_row and self.row_levels.get(key, 0) > level):
             if in_row:
                 self.row_levels[key] = level

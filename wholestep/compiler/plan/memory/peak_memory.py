@@ -68,7 +68,7 @@ class Footprint:
     constants: int
     staging: int  # buffers for inputs that are gathered or converted
     parts: int = 0  # one rank's parts of states that are partitioned among ranks
-    records: int = 0  # launch parameters of a device and counters of its kernels
+    records: int = 0  # bytes of launch parameters and of the kernels' counters on a device
     page: int = mmap.PAGESIZE
 
     @property

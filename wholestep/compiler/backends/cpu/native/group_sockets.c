@@ -185,7 +185,7 @@ EXPORT mesh *ws_sockets_open(int size, const int *files, const uint64_t *keys) {
   return m;
 }
 
-/* A communicator of some of the ranks; all of them must pass the same number `group`. */
+/* A communicator of some of the ranks; each of these ranks must pass the same number `group`. */
 EXPORT communicator *ws_sockets_group(mesh *m, uint64_t group, const int *ranks, int count) {
   communicator *c = malloc(sizeof *c + (size_t)count * sizeof *c->ranks);
   if (!c) return NULL;

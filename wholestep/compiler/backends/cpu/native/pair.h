@@ -34,7 +34,7 @@ WS_PAIR(f16)
 WS_PAIR(bf16)
 #endif
 
-/* A block of which `rows` x `columns` exist: pairs of rows that do not are not written, elements that do not are zero. */
+/* A partial block of `rows` x `columns`: missing pairs of rows are not written, missing elements are zero. */
 #define WS_PAIR_PART(way, name, count)                                                                             \
   static inline void ws_pair_some_##way##_##name(uint16_t *to, const float *from, long rows, long columns) {       \
     if (rows >= 16 && columns >= 16) {                                                                             \

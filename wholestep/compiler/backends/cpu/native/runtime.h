@@ -55,7 +55,7 @@ typedef struct {
 
 enum { WS_SEQUENTIAL, WS_SHUFFLED, WS_EXPLICIT };
 
-/* Many steps of one epoch in one call.  If a group of ranks shares each batch, every rank takes its own rows. */
+/* Many steps of one epoch in one call.  If a group of ranks shares each batch, every rank reads its own rows. */
 typedef struct {
   ws_prologue_fn prologue;
   ws_entry_fn entry;

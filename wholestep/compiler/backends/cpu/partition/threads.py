@@ -216,7 +216,7 @@ class Attempt:
     def __init__(self, splitter: ThreadPartitioner, start: list[int | None]) -> None:
         self.splitter, self.split = splitter, [*start]
         self.regions = splitter.regions(start)
-        self.sizes = Counter(self.regions)  # region -> number of its kernels, without empty regions
+        self.sizes = Counter(self.regions)  # region -> number of kernels in it, without empty regions
         self.unseen: set[int] = set()  # kernels that changed since the regions were updated
 
     def change(self, i: int, split: int | None) -> bool:

@@ -160,7 +160,7 @@ def add_columns(w: CWriter, level: Level, along: int, width: str) -> None:
 def start_columns(w: CWriter, r: Reduce) -> None:
     dtype = w.dtypes[r.value]
     w.emit(f"{STORED[dtype]} r{r.id}[{LANES}][{LANES}];")
-    if r.op == "sum":  # gcc would take as long to compile a loop of 256 stores as for the rest of the kernel
+    if r.op == "sum":  # gcc compiles a loop of 256 stores as slowly as the complete rest of the kernel
         w.emit(f"__builtin_memset(r{r.id}, 0, sizeof r{r.id});")
     else:
         lanes = f"for (int k = 0; k < {LANES}; k++) for (int l = 0; l < {LANES}; l++)"

@@ -53,7 +53,8 @@ class CSource:
         count = -(-len(self.kernels) // (2 * KERNELS_OF_A_FILE)) * 2  # even, for two cores
         shared = [kernel.removeprefix("static ") for kernel in self.kernels]
         heads = [kernel.partition(" {\n")[0] + ";" for kernel in shared]
-        # Round robin: neighbouring kernels resemble each other, so each file gets its part of the slow ones.
+        # Round robin: neighbouring kernels are similar, so each file gets an equal share of the slowly compiled
+        # kernels.
         parts = {f"kernels{i}.c": shared[i::count] for i in range(count)}
         parts["kernels0.c"].append(self.host)
         texts = {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}

@@ -349,7 +349,7 @@ def build_library(cache: ContentStore, compiler: CCompiler, target: str, part: s
     return cache.get_or_compute(key, OBJECT_SUFFIX, lambda: run_compiler(compiler, target, sources))
 
 
-_loaded: dict[str, Library] = {}  # by target name: products of `cpu/portable` have other bits than the others'
+_loaded: dict[str, Library] = {}  # by target name: `cpu/portable` has products with other bits
 _loading = threading.Lock()
 
 

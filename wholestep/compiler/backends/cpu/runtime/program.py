@@ -247,7 +247,7 @@ class CpuProgram(NativeProgram):
         """Write the sizes of the next steps, and the bounds of their index inputs."""
         rank_sizes = self._share.sizes(sizes)
         self._dims[: len(self.plan.symbols)] = [rank_sizes[s] for s in self.plan.symbols]
-        # If a rank rejected only its own rows, the others would wait for it: every rank checks all rows.
+        # If a rank rejected only its own rows, the other ranks would wait for it: so every rank checks all rows.
         bounded = self.plan if self.ranks == 1 else replace(self.plan, bounds=())
         self._bounds = bounds_of(bounded, rank_sizes, self._addresses, self._slots)
         self._step.bounds, self._step.bound_count = self._bounds, len(self._bounds)

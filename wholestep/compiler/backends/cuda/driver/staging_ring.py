@@ -30,7 +30,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 FETCH_BYTES = 16 * 256  # bytes that one block of `ws_fetch` (gpu/native/gather.h) fetches at a time: 16 per thread
 MOST_LANDINGS = 3  # pinned buffers per output size: copies of large outputs that may be in flight
 WAITED = 4  # a wait for one slot also waits for the next 1 / WAITED of all slots
-GAP = 4096  # bytes between two inputs up to which they are copied together: a separate copy costs more
+GAP = 4096  # inputs at most this many bytes apart are copied together: a separate copy costs more
 FEW_AHEAD, AHEAD = 8, 256  # records computed at once, first and at most: the count grows while nothing changes
 
 
@@ -204,7 +204,7 @@ class StagingRing:
         # Small outputs that no kernel reads are written directly to the slot.
         self._direct = {b.id for b in layout.small if b.id not in read} if self.fetches else set()
         others = [b for b in layout.small if b.id not in self._direct]
-        # Small outputs that kernels read are copied to the slot by separate kernels, if they are few.
+        # Small outputs that kernels read are copied to the slot by separate kernels, if there are few such outputs.
         self._left = others if self.fetches and len(others) <= costs.output_kernels else []
         self._all = [(layout.given_end, layout.small_bytes)] if layout.small else []
         self._copied = self._all if others and not self.fetches else []

@@ -30,7 +30,7 @@ from wholestep.compiler.plan.model.bodies import Window
 from wholestep.compiler.plan.model.kernel import Draft, Instr, Kernel, Load
 
 COSTS = Path(__file__).parents[1] / "costs"
-CHANNELS = 8  # channels per 16 bytes of a half type: inputs and outputs of a group must be multiples of it
+CHANNELS = 8  # channels per 16 bytes of a half type: input and output channels of a group must be multiples
 OPS = {  # op of the IR -> the library's function, its argument names for our operands, and the result
     "conv2d": ("conv_fprop", (("image", "x"), ("weight", "weight")), "y"),
     "conv2d_grad_input": ("conv_dgrad", (("loss", "g"), ("filter", "weight")), "dx"),

@@ -41,7 +41,7 @@ class StepAddresses:
     scratch: int
     counters: int
     arena: int  # base address of library workspaces
-    # double-buffered inputs of which this step reads the second buffer, which earlier steps do not use
+    # double-buffered inputs whose second buffer this step reads; earlier steps do not use that buffer
     elsewhere: frozenset[int] = frozenset()
 
 

@@ -29,7 +29,7 @@ from wholestep.compiler.runtime.process_group import InProcessRank, Shards
 from wholestep.compiler.runtime.state.slot import SlotFamily
 
 COMMON = (RANKS, LIBRARIES, MULTIPROCESSORS)  # resources that the ranks of one GPU share
-WORD = 4  # bytes: all transfers are multiples of it, and one kernel copies them as words
+WORD = 4  # bytes: the size of a transfer is a multiple of a word, so one kernel copies all transfers as words
 
 
 class TransferRecorder:

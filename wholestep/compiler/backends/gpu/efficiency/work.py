@@ -43,10 +43,10 @@ Points = Mapping[int, Numbers]
 class KernelWork:
     """What the schedule makes of a kernel's work."""
 
-    rounds: float  # dependent loads of a thread, each of which waits for the one before
+    rounds: float  # dependent loads of a thread, each of which waits for the previous load
     active: float  # threads of the grid that have work, at the same time
-    moving: float = 0.0  # nanoseconds in which the addresses of its warps move sectors
-    last: float = 0.0  # rounds of the last block alone, which adds what the others stored
+    moving: float = 0.0  # nanoseconds to move the memory sectors that the warps touch
+    last: float = 0.0  # rounds of the last block alone, which adds the sums of the other blocks
 
 
 # -- addresses -------------------------------------------------------------------------------------------------------

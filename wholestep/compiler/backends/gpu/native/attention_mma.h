@@ -105,7 +105,7 @@ WS_INLINE void ws_copy_rows(typename F::T *to, int first, int rows, R row) {
   }
 }
 
-/* Left operands from the 16 M rows of a warp, DEPTH columns: loaded once if HELD, else for each tile of the others. */
+/* Left operands from the 16 M rows of a warp, DEPTH columns: loaded once if HELD, else per tile of right operands. */
 template <class F, int M, int DEPTH, bool HELD> struct ws_own_rows {
   const typename F::T *tile;
   int step;

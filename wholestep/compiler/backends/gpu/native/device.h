@@ -278,8 +278,8 @@ template <int THREADS, class T> WS_INLINE ws_best<T> ws_block_best(ws_best<T> x)
   return ws_lanes_best<32>(part);
 }
 
-/* Is this the last of `count` blocks to arrive?  Then all earlier writes of the others are visible, and the counter is
-   reset to zero. */
+/* Is this the last of `count` blocks to arrive?  Then all earlier writes of other blocks are visible, and the counter
+   is reset to zero. */
 WS_INLINE bool ws_is_last(int *counter, int count) {
   __shared__ int last;
   __threadfence();

@@ -36,7 +36,7 @@ struct ws_in_f16 {
 template <int WORDS> struct alignas(4 * WORDS) ws_words {
   ws_word x[WORDS];
 };
-/* N elements, widened: by the widest loads if they are PACKED, adjacent and aligned, otherwise one by one. */
+/* N elements, widened: read by the widest loads if they are PACKED (adjacent and aligned), otherwise one by one. */
 template <class D, bool PACKED, int N>
 WS_INLINE void ws_widen(typename D::wide *to, const typename D::stored *from, int step) {
   constexpr int BYTES = N * sizeof(typename D::stored), EACH = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : BYTES % 4 ? 0 : 4;

@@ -335,7 +335,7 @@ WS_INLINE void ws_row_product(T *memory, A a, B b, E e) {
   ws_copy_wait<0>();
 }
 
-/* One row of C, as above, for a k so short that a single group adds all of it: one thread per column. */
+/* One row of C, as above, for a k so short that a single group adds all its terms: one thread per column. */
 template <class T, int N, int DEPTH, class A, class B, class E> WS_INLINE void ws_short_row_product(A a, B b, E e) {
   for (int j = threadIdx.x; j < N; j += 256) {
     T x[DEPTH], y[DEPTH], sum = 0;

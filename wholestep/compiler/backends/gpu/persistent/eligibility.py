@@ -37,7 +37,8 @@ class PersistentStep:
 
     forward: Kernel  # input times weights
     gradient: Kernel  # weight gradient fused with the update
-    # Launches between the two products; the first is a row chain that reads only its own row of the product.
+    # Launches between the two products; the first launch is a row chain whose blocks read only their own row of the
+    # product.
     between: tuple[tuple[Kernel, ...], ...]
     other_updates: tuple[Kernel, ...]  # other kernels of the last launch
     input: int  # buffer of the input rows

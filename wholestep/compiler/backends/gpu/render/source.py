@@ -57,7 +57,7 @@ Argument = ctypes.c_void_p | ctypes.c_int | ctypes.Array[ctypes.c_void_p]
 class Rendered:
     """A launch: its function, and its kernels, each with the buffers of its parameters."""
 
-    function: str  # "" if a library does all of it
+    function: str  # "" if a library computes the complete kernel
     kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
     shares: bool = False  # is the launch fused, so that buffers are passed in a table?
     gathers: int = 0  # blocks that meanwhile gather the rows of the next step

@@ -141,7 +141,7 @@ class LocalValues:
             local_blocks = [_slice_axis(replicated, axis, at, at + width // self.ranks) for at, width in starts]
             return b.concat(local_blocks, axis)
         block = self._local_block(full_shape[axis], sharding)
-        if sharding.outer != 1:  # an axis for the blocks, then slice each of them
+        if sharding.outer != 1:  # add an axis for the blocks, then slice each block
             blocks_shape = (*full_shape[:axis], sharding.outer, block * self.ranks, *full_shape[axis + 1 :])
             replicated, axis = b.reshape(replicated, blocks_shape), axis + 1
         first = block * Dim.symbol(MODEL_RANK)

@@ -237,7 +237,7 @@ _LAYERS = frozenset(
 # Decomposed, these would store intermediates in memory, which the cost model does not see: they stay composites.
 _NEVER_DECOMPOSED = _LAYERS | {"dropout"}
 
-# Composites with a kernel may differ from their definitions in the last bit; the others are lowered to the definition.
+# Composites with a kernel may differ from their definitions in the last bit; other composites are lowered.
 _WITH_KERNEL = _LAYERS | {"relu", "sigmoid", "tanh"}
 # At 0, max(x, 0) splits its gradient between both operands, relu has gradient 0: recognition before autodiff would
 # change it.

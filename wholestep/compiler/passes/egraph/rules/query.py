@@ -64,10 +64,10 @@ class CompiledRule:
     loose: Mapping[Number, str]  # constant that matches within a tolerance -> the variable bound to the matched value
     atoms: tuple[Atom, ...]
     operands: tuple[tuple[int, str], ...]  # position of a child of the root -> the head that it needs
-    facts: tuple[int, ...]  # tensors of which facts are read
+    facts: tuple[int, ...]  # tensors whose facts (type, bounds) are read
     certificate: tuple[int, ...]  # the registers of tensors and numbers
     environment: tuple[tuple[str, int], ...]  # names that expressions may use -> registers
-    typed: tuple[tuple[int, int, bool], ...]  # tensor, register of its type, is that bound by an atom?
+    typed: tuple[tuple[int, int, bool], ...]  # tensor, register of its type, is the register bound by an atom?
     exact_tensors: tuple[tuple[int, int], ...]  # tensor -> required type
     close: tuple[tuple[int, float, float], ...]  # register, value, largest difference
     guard: Expression | None

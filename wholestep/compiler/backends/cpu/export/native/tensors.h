@@ -51,7 +51,7 @@ static void fill_states(void *block, const ws_fill *fills, int count) {
   }
 }
 
-/* An output of the last ws_predict, with its number of rows; `lead` and `rows` of its record may be negative. */
+/* An output of the last ws_predict, and its number of rows; `lead` and `rows` of its record may be negative. */
 static ws_tensor output_now(const head *h, int output) {
   ws_tensor t = outputs[output];
   t.lead = t.lead < 0 ? -t.lead * h->predicted : t.lead;

@@ -1,7 +1,8 @@
 /* Vector loads, stores and multiply-adds of one element type with NEON: part of gemm_tile.h.
 
-   Statements of assembler keep each accumulator in its register.  bfdot rounds its three sums to odd, whatever FPCR is.  Invariant: an access touches only the columns that
-   exist: NEON has no masks, so the last columns are read and written one by one, `MASK` of them. */
+   Inline assembly keeps each accumulator in its register.  bfdot rounds its three sums to odd, whatever FPCR is.
+   Invariant: an access touches only the columns that exist: NEON has no masks, so the last columns are read and written
+   one by one, `MASK` of them. */
 typedef REAL NAME(vec) __attribute__((vector_size(BYTES)));
 typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 #define V NAME(vec)

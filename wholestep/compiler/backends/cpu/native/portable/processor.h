@@ -1,4 +1,4 @@
-/* A processor without statements of its own here, as WebAssembly: subnormals keep their values. */
+/* A processor without inline assembly of its own, such as WebAssembly: subnormals are not flushed to zero. */
 typedef unsigned ws_fp_mode;
 static inline void ws_pause(void) { __asm__ volatile("" ::: "memory"); }
 static inline ws_fp_mode ws_flush_denormals(void) { return 0; }
