@@ -249,7 +249,7 @@ class Slicing(Protocol):
         """The largest number of steps of the next range; `left` remain in the epoch."""
 
     def measure(self, run: Callable[[], int]) -> int:
-        """Run a range and adapt the length of the next to the time that it takes."""
+        """Run a range and adapt the length of the next range to the measured time."""
 
 
 def epoch_of_launches(

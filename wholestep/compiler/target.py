@@ -72,7 +72,7 @@ class OwnPass:
 
 @dataclass(frozen=True)
 class Lowering:
-    """The target's own passes, by their position among the common ones."""
+    """The target's own passes, by their position among the common passes."""
 
     windows: tuple[OwnPass, ...] = ()  # over convolutions and pools, before reductions are split into single axes
     primitives: tuple[OwnPass, ...] = ()  # last passes, over primitives

@@ -163,7 +163,7 @@ def _fail_broadcast(op: str, shapes: Sequence[Shape], extents: Sequence[Extent])
 
 
 def expand(node: Node, shape: Shape) -> Node:
-    """Broadcast to `shape`: a reshape drops the axes of size 1 that are stretched, an expand maps the others."""
+    """Broadcast to `shape`: a reshape drops the axes of size 1 that are stretched, an expand maps the other axes."""
     current = node.type.shape
     if current == shape:
         return node

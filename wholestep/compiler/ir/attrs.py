@@ -164,7 +164,7 @@ class PermuteAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ExpandAttrs(Attrs):
-    """Explicit broadcasting: dimension d of the input becomes dimension axes[d] of the output; the others are new."""
+    """Explicit broadcasting: dimension d of the input becomes dimension axes[d] of the output, the others are new."""
 
     shape: Shape
     axes: tuple[int, ...]

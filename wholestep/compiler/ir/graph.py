@@ -1,4 +1,4 @@
-"""Nodes and graphs of the IR: a pure dataflow graph.  Both are immutable; passes build new ones."""
+"""Nodes and graphs of the IR: a pure dataflow graph.  Both are immutable; passes build new nodes and graphs."""
 
 from __future__ import annotations
 

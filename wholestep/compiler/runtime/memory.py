@@ -93,7 +93,7 @@ class Zeroing:
 
 
 class Spares:
-    """A pool of large mappings for a build: freed ones, and ones prepared for later.
+    """A pool of large mappings for a build: freed mappings, and mappings prepared for later.
 
     Zeroing resident pages is ten times as fast as mapping new ones.
     """

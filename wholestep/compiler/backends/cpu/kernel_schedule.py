@@ -42,7 +42,7 @@ class PaddedImage:
 class Taps:
     """The kernel taps that contribute to one phase of a gradient along one dimension, in descending order."""
 
-    first: int  # the first pixel of the phase; the others follow at the stride
+    first: int  # the first pixel of the phase; the other pixels follow at the stride
     pixels: int
     taps: tuple[int, ...]
     start: int  # position in the frame of the first pixel's first tap

@@ -19,7 +19,7 @@ from wholestep.compiler.plan.model.layout import align_up
 
 
 def accumulate_scatters_in_place(draft: Draft) -> Draft:
-    """Redirects sorted scatters into the buffer that they are added to, if nothing else reads either buffer."""
+    """Redirects sorted scatters into the buffer that their result is added to, if nothing else reads either buffer."""
     kernels, buffers = list(draft.kernels), list(draft.buffers)
     scatters = [k for k in draft.kernels if isinstance(k.body, Scatter)]
     for id in [k.id for k in scatters if schedule_scatter(draft, k).form == Form.SCATTER_SORTED]:

@@ -15,7 +15,7 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class ClosedGraph:
-    """A closed graph; the captured nodes, bound to its last parameters; the nodes that depend on the first ones."""
+    """A closed graph; captured nodes, bound to its last parameters; the nodes that depend on its first parameters."""
 
     graph: ir.IRGraph
     outside: list[Node]

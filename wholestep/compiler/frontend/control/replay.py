@@ -74,7 +74,7 @@ class _Memo:
         return self.draws[recorded]
 
     def _scalar(self, attrs: at.ScalarAttrs) -> Node:
-        """The rate of a dropout is named after its random key, new in each replay; others are shared by name."""
+        """The rate of a dropout is named after its random key, new in each replay; other scalars are shared by name."""
         key, dot, rest = attrs.name.rpartition(".rate")
         name = f"{self._key(key)}.rate" if dot and not rest and "random" in key else attrs.name
         existing = self._into.scalars.get(name)

@@ -78,7 +78,7 @@ def cumprod(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def cummax(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
-    """The running maximum along an axis and its int32 index (the last of equal ones), as in torch.
+    """The running maximum along an axis and its int32 index (the last of equal elements), as in torch.
 
     Example: `best, where_from = ws.cummax(x, 1)`.
     """
@@ -99,7 +99,7 @@ def cummax(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
 
 
 def cummin(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
-    """The running minimum along an axis and its int32 index (the last of equal ones).
+    """The running minimum along an axis and its int32 index (the last of equal elements).
 
     Example: `worst, where_from = ws.cummin(x, 1)`.
     """

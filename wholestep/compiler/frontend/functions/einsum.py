@@ -31,7 +31,7 @@ class LabelledTensor:
         return LabelledTensor(self.tensor.permute([self.letters.index(c) for c in letters]), letters)
 
     def sum_except(self, labels: set[str]) -> LabelledTensor:
-        """The tensor with only these labels: the axes of all others are summed over."""
+        """The tensor with only these labels: the axes of all other labels are summed over."""
         summed_axes = [d for d, c in enumerate(self.letters) if c not in labels]
         if not summed_axes:
             return self

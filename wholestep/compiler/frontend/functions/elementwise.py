@@ -1,4 +1,4 @@
-"""Elementwise functions composed of primitives, and bitwise ones of integers."""
+"""Elementwise functions composed of primitives, and bitwise functions of integers."""
 
 from __future__ import annotations
 

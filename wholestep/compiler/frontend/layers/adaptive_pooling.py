@@ -1,4 +1,4 @@
-"""Pooling to a size that is given: adaptive pools, whose windows cover the image, and global ones."""
+"""Pooling to a given output size: adaptive pools, whose windows cover the image, and global pools."""
 
 from __future__ import annotations
 

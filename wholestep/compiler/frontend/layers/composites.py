@@ -202,7 +202,7 @@ def _check_operand(op: str, x: Tensor, name: str, value: Operand, axes: Sequence
 
 
 def _broadcast_bias(op: str, x: Tensor, bias: Operand, axis: Axes) -> Tensor:
-    """A bias over some axes, with size 1 for all others, so that it broadcasts against x."""
+    """A bias over some axes, with size 1 along all other axes, so that it broadcasts against x."""
     axes = x._axes(axis)
     p = _check_operand(op, x, "bias", bias, axes)
     return p.reshape(tuple(e if d in axes else 1 for d, e in enumerate(x.shape)))

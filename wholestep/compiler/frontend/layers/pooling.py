@@ -42,7 +42,7 @@ def max_pool2d(
     ceil_mode: bool = False,
     dilation: Sizes = 1,
 ) -> Tensor:
-    """The largest element of each window of (N, C, H, W); the first of equal ones gets the gradient.
+    """The largest element of each window of (N, C, H, W); of equal elements the first gets the gradient.
 
     Args:
         window: a number, or a pair (vertical, horizontal).
@@ -186,7 +186,7 @@ def max_pool2d_with_indices(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`max_pool2d`, and the int32 index of each maximum (the first of equal ones) among the pixels of its image.
+    """`max_pool2d`, and the int32 index of each maximum (the first of equal elements) among the pixels of its image.
 
     Args:
         dilation: the distance between the pixels of a window.

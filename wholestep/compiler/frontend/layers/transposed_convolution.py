@@ -89,7 +89,7 @@ def _check_operands(op: str, x: Tensor, kernel: Tensor, axes: int) -> None:
 
 
 def _steps(op: str, axes: int, stride: Sizes, dilation: Sizes, output_padding: Sizes) -> list[tuple[int, ...]]:
-    """Stride, dilation and output padding by axis; the last must be below one of the others, as in torch."""
+    """Stride, dilation and output padding by axis; output padding must be below stride or dilation, as in torch."""
     arguments = (("stride", stride), ("dilation", dilation), ("output_padding", output_padding))
     strides, dilations, more = (per_axis(op, name, value, axes) for name, value in arguments)
     if any(not 0 <= m < max(s, d) for m, s, d in zip(more, strides, dilations, strict=True)):

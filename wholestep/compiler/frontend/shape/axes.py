@@ -73,7 +73,7 @@ def unflatten(x: Tensor, axis: int, sizes: Sequence[Extent]) -> Tensor:
 
 
 def movedim(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """Moves axes to other positions; the rest keep their order.  Example: `ws.movedim(images, 1, -1)` is NHWC."""
+    """Moves axes to other positions; the other axes keep their order.  Example: `ws.movedim(images, 1, -1)` is NHWC."""
     sources = [x._axes(a)[0] for a in ([source] if isinstance(source, int) else source)]
     targets = [x._axes(a)[0] for a in ([destination] if isinstance(destination, int) else destination)]
     if len(sources) != len(targets) or len({*sources}) < len(sources) or len({*targets}) < len(targets):

@@ -266,7 +266,7 @@ def index_put(x: Tensor, indices: Sequence[Operand | None], values: Operand, acc
 def _flatten_indices(
     x: Tensor, index_tensors: Sequence[Tensor | None]
 ) -> tuple[list[int], Tensor, list[Extent], list[Extent]]:
-    """(axes with the indexed ones first, linear index over those, sizes of the others, shape of x[given])."""
+    """(axes, indexed axes first; linear index over the indexed axes; sizes of the other axes; shape of x[given])."""
     indexed = [d for d, i in enumerate(index_tensors) if i is not None]
     others = [d for d in range(x.ndim) if d not in indexed]
     linear = flat_index(x, index_tensors)

@@ -48,7 +48,7 @@ def take_along_axis(x: Tensor, index: Operand, axis: int = -1) -> Tensor:
 
     Args:
         index: integers, of the rank of x; along each axis but `axis`, 1 (broadcast) or at most as long as x
-            (the first ones of x).  Out-of-range indices are clamped.
+            (a shorter axis reads the first positions of x).  Out-of-range indices are clamped.
 
     Example: `ws.take_along_axis(scores, labels[:, None], axis=1)`.
     """

@@ -43,7 +43,7 @@ def only_reorders(rule: Rule) -> bool:
 
 
 class _Edges:
-    """The edges that may exist.  `numbers`: the constants of the program; None once rules may compute new ones."""
+    """The edges that may exist.  `numbers`: the constants of the program; None once rules may compute new constants."""
 
     def __init__(self, terms: Sequence[ENode]) -> None:
         self.heads = {t.head for t in terms}
@@ -68,7 +68,7 @@ class _Edges:
         return len(readable) > before
 
     def propagate_equalities(self) -> bool:
-        """Propagate equalities: a position that reads one of two equal ops may read the other; did anything change?"""
+        """Propagate equalities: a position that reads one of two equal ops may read both; did anything change?"""
         grew = False
         for readable in self.read.values():
             before = len(readable)

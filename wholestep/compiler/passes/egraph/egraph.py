@@ -75,7 +75,7 @@ class SaturatedTables:
     """All e-nodes with their e-classes, and firings; e-classes have the numbers of the saturation."""
 
     nodes: dict[ENode, int]
-    firings: Sequence[tuple[str, tuple[int, ...], tuple[Slot, ...]]]  # rule, root and tensors, other bindings
+    firings: Sequence[tuple[str, tuple[int, ...], tuple[Slot, ...]]]  # (rule, root and tensor e-classes, others)
 
 
 def canonical(

@@ -21,7 +21,7 @@ from wholestep.compiler.passes.egraph.terms import RANK, TERMS
 from wholestep.compiler.passes.lower.decompose import decomposition_of
 
 FULL = "full"  # a tensor filled with one value: a rank-0 constant, broadcast or not
-OPAQUE = "opaque"  # ops that no rule matches: leaves, control, integer arithmetic; the slot numbers op and attributes
+OPAQUE = "opaque"  # ops that no rule matches: leaves, control, integers; the slot is a number for op and attributes
 CUT = "cut"  # barrier between a tensor that is differentiated with respect to and its readers: no rule crosses it
 
 DTYPE_CODES = {name: code for code, name in enumerate(DTYPES)}

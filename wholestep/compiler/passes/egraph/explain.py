@@ -210,7 +210,7 @@ def _explain_link(link: Link, node: Node) -> ExplainedStep:
 
 
 def _sufficient_rules(rewriting: Rewriting, changed: Sequence[Change], named: set[str]) -> tuple[str, ...]:
-    """The named rules if they alone prove the changes, else all that fired: every claim is verified."""
+    """The named rules if they alone prove the changes, else all rules that fired: every claim is verified."""
     if not changed:
         return ()
     fired = {f.rule for f in rewriting.egraph.firings}

@@ -77,7 +77,7 @@ class Problem:
 
 
 def _complete(problem: Problem, chosen: Sequence[ENode | None]) -> list[ENode]:
-    """Complete a partial choice: the remaining e-classes take their cheapest trees over the fixed ones."""
+    """Complete a partial choice: the remaining e-classes take their cheapest trees over the fixed e-classes."""
     return _cheapest_trees(problem, fixed={c: n for c, n in enumerate(chosen) if n is not None})
 
 

@@ -97,7 +97,7 @@ class _Frame:
             self._make_input(n)
 
     def _next_level(self, owner: Sequence[int], level: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """One more level of the halo: nodes in the same region as their reader; all others become inputs."""
+        """One more level of the halo: nodes in the same region as their reader; all other nodes become inputs."""
         for n, neighbour in level:
             if n in self.inside or n in self.inputs:
                 continue

@@ -49,7 +49,7 @@ def _in_place_states(graph: IRGraph) -> set[str]:
 
 # where(0 <= i - start < n, rows[i - start], x) in row i
 def select_rows(node: Node) -> Node:
-    """Out of place: a pass over all rows that selects between new and old ones."""
+    """Out of place: a pass over all rows that selects between new and old rows."""
     x, rows, start = node.inputs
     length, count = x.type.shape[0], b.count(rows.type.shape[0], int64)
     index_type = TensorType((length,), int64)

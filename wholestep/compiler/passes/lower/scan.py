@@ -73,7 +73,7 @@ def merge_scans(graph: IRGraph) -> IRGraph:
 
 
 class _MergedLoop:
-    """The merged loop of several equal ones; inputs that it no longer needs are dropped."""
+    """The merged loop of several equal loops; inputs that it no longer needs are dropped."""
 
     def __init__(self, group: Sequence[Node], graph: IRGraph) -> None:
         attrs = attrs_of(group[0], at.ScanAttrs)

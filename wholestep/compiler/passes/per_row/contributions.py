@@ -418,7 +418,7 @@ def row_forms(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def map_over_rows(node: Node, operands: Sequence[Node], has_rows: Sequence[bool], batch: Extent) -> Node:
-    """(batch, ...): iteration i computes the node from row i of its row-wise operands and from all of the others."""
+    """(batch, ...): iteration i computes the node from row i of its row-wise operands and from its other operands."""
     sequences = [i for i, each in enumerate(has_rows) if each]
     order = [*sequences, *(i for i, each in enumerate(has_rows) if not each)]
     parameters = {i: _parameter(i, operands[i].type, is_sliced=has_rows[i]) for i in order}

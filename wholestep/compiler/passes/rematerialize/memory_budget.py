@@ -88,7 +88,7 @@ class RecomputeCandidates:
         return not _is_fused_into_reader(node) and node not in self.computed_by_reader
 
     def _late_uses(self, node: Node) -> list[int]:
-        """The times of its reads by nodes that depend on a later barrier, which its own kernel cannot contain."""
+        """The times of reads by nodes that depend on a later barrier, so the value's kernel cannot contain them."""
         return [
             self.ready_at[r] for r in self._readers_through_views(node) if self.ready_at[r] > self.produced_at[node]
         ]

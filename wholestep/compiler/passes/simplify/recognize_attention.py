@@ -157,7 +157,7 @@ class _Scores:
 
 
 def _steps(node: Node) -> Iterator[tuple[Node, float, Node | None]]:
-    """The ways in which scores may follow from others: the others, their factor, and the term that is added."""
+    """The ways in which scores may follow from other scores: these scores, their factor, and the added term."""
     if node.op == "add":
         x, y = node.inputs
         yield x, 1.0, y

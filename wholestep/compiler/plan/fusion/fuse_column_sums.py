@@ -32,7 +32,7 @@ def join_column_sums(clusters: Sequence[Cluster], updates: Sequence[Update], fus
 
 
 class ClusterMerger:
-    """Merges clusters into others, and tracks the dependences of the remaining ones."""
+    """Merges clusters into other clusters, and tracks the dependences of the remaining clusters."""
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
         self.clusters, self.reach = clusters, reach_of(clusters)

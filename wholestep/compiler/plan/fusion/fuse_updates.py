@@ -19,7 +19,7 @@ from wholestep.compiler.target import Fusion
 
 
 def fuse_pointwise(clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> list[Cluster]:
-    """The clusters, with pointwise ones merged if that saves a pass over memory."""
+    """The clusters; pointwise clusters are merged if that saves a pass over memory."""
     fuser = _UpdateFuser(clusters, updates, fusion.most_buffers)
     for cluster in clusters:
         if cluster in fuser.pure and cluster not in fuser.merged_into:

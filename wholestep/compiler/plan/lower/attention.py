@@ -51,7 +51,7 @@ class Head:
         return tuple(range(len(self.lead)))
 
     def inner(self, *names: str) -> tuple[int, ...]:
-        """The positions of the named axes, which follow the leading ones."""
+        """The positions of the named axes, which follow the leading axes."""
         order = ("group", "queries", "keys", "width", "values")
         return tuple(len(self.lead) + order.index(n) for n in names)
 

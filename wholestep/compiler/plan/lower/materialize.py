@@ -71,7 +71,7 @@ def _copy(node: Node) -> Node:
 
 
 class ReadableViews:
-    """Which views the kernels of a backend read in place; all others are copied first.
+    """The views that the kernels of a backend read in place; all other views are copied first.
 
     These are the rules of a backend that stores states in dense rows and whose kernels accept any stride on any axis.
     """

@@ -72,7 +72,7 @@ class Assembled(Node):
 
 
 def assemble(graph: IRGraph) -> IRGraph:
-    """The graph with results of calls assembled in place: permuted or reshaped ones, and concatenations of these."""
+    """The graph with results of calls assembled in place: permuted or reshaped results, and their concatenations."""
     finder = _AssemblyFinder(graph)
     new: dict[Node, Node] = {}
     for old in graph.nodes:

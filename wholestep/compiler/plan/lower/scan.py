@@ -147,7 +147,7 @@ class _Body:
 
     # -- the kernels -----------------------------------------------------------------------------------------------
     def expand(self) -> None:
-        """Add the clusters of the body: loop-invariant ones first, then those that run in every iteration."""
+        """Add the clusters of the body: loop-invariant clusters first, then clusters that run in every iteration."""
         self.store_initial_carries()
         graph = self.graph()
         clusters = fuse(graph, self.fusion, self.fused)

@@ -55,7 +55,8 @@ class Segments:
 
 @dataclass(frozen=True)
 class Footprint:
-    """The bytes of a loaded plan by purpose.  Three mappings, in multiples of pages: states, scratch, everything else.
+    """The bytes of a loaded plan by purpose.  There are three mappings, in multiples of pages: states, scratch,
+    everything else.
 
     Partitioned states have a fourth mapping.  Device memory is not counted in pages: `page` is 1 there.
     """

@@ -108,7 +108,7 @@ def _origin(used: _IndexUse | None) -> _IndexUse | None:
 
 
 def _before_reshape(used: _IndexUse) -> _IndexUse | None:
-    """The used elements of a reshape's operand; parts are followed only if axes of length 1 were added or dropped."""
+    """The used elements of a reshape's operand; None if a part is used and more than axes of length 1 change."""
     (x,), old = used.node.inputs, used.node.type.shape
     if all(c == WHOLE for c in used.part):
         return _all_of(x, used.excused)

@@ -89,7 +89,7 @@ class ContentStore:
             ) from error
 
     def get_or_compute(self, key: str, suffix: str, compute: Callable[[], bytes]) -> Path:
-        """The entry's file; on a miss one process computes and stores it, while others that need it wait."""
+        """The entry's file; on a miss one process computes and stores it, while other processes that need it wait."""
         stored = self.get(key, suffix)
         if stored is not None:
             return stored
@@ -289,7 +289,7 @@ def _entries(folder: Path) -> Iterator[CacheEntry]:
 
 
 def evict(store: ContentStore, limit: int) -> list[CacheEntry]:
-    """Remove entries until the others have at most `limit` bytes; those that were removed."""
+    """Remove entries until the remaining entries have at most `limit` bytes; returns the removed entries."""
     import shutil  # imported here because a start from the cache removes nothing
 
     entries, removed = cache_entries(store), list[CacheEntry]()

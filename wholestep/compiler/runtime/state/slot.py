@@ -25,7 +25,7 @@ class SlotMember(Protocol):
 
 
 class SlotFamily:
-    """The States that share a slot, directly or through others.
+    """The States that share a slot, directly or through other States.
 
     `version` changes with every write to one of them, by any writer; programs that keep a second layout of a state
     compare it to detect stale copies.

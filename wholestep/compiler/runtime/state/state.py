@@ -48,7 +48,7 @@ class State(Counting):
         memory: StateMemory | None = None,
         by_columns: Container[str] = (),
     ) -> None:
-        """Add states: share slots that exist, allocate the others as one block of a memory, and initialise these.
+        """Add states: share slots that exist; allocate the other slots as one block of a memory, and initialise them.
 
         An initial value of None means zeros, a memory of None the host's.  `by_columns` are the states that products
         read transposed.

@@ -199,7 +199,7 @@ def _has_columns(load: Load, axis: int, buffer: Buffer) -> bool:
 
 
 def check_scatter(plan: Plan, kernel: Kernel, need: Need) -> None:
-    """A scatter: one dimension of the target is indexed by values, the others are axes of the updates."""
+    """A scatter: one dimension of the target is indexed by values, the other dimensions are axes of the updates."""
     scatter, where = kernel.body, f"the scatter of kernel {kernel.id}"
     assert isinstance(scatter, Scatter)
     target, axes = scatter.target, range(len(kernel.axes))

@@ -1,4 +1,5 @@
-"""Transposed copies of states that contractions read by rows; the kernel that updates such a state writes both.
+"""Transposed copies of states that contractions read by rows; the kernel that updates such a state writes the state and
+the copy.
 
 Copies of states, transposed or in a half type, are stored as products read them: in panels, half elements in pairs.
 A copy belongs to one program.  If another program writes the state, the copy is refreshed before the next step.

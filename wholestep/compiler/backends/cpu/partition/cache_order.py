@@ -78,7 +78,7 @@ def schedule_late(splitter: ThreadPartitioner, split: Sequence[int | None], sche
 
 
 def _reused_buffers(splitter: ThreadPartitioner, buffers: Iterable[int]) -> list[int]:
-    """The buffers in the arena, whose bytes are reused by others over time."""
+    """The buffers in the arena, whose bytes other buffers reuse over time."""
     return [b for b in buffers if splitter.buffers[b].space is Space.ARENA]
 
 

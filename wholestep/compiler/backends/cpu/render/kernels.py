@@ -114,7 +114,7 @@ def column_panels(w: CWriter, sums: Level, epilogue: Level, along: int, lo: str,
 
 
 def panel_width(w: CWriter) -> str:
-    """The constant width of panels if threads, and blocks of a product, own complete ones; else the C variable `w`."""
+    """The constant panel width if threads, and blocks of a product, own complete panels; else the C variable `w`."""
     extent, granule = w.kernel.axes[w.kernel.vector or 0], w.schedule.granule
     blocks = blocks_of(w.kernel).columns if isinstance(w.kernel.body, Dot) else LANES
     pieces = (blocks, granule if w.schedule.split == w.kernel.vector else LANES)

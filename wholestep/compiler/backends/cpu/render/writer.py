@@ -69,7 +69,7 @@ class CWriter(CStyleWriter):
         return read | {s.value for level in levels for s in (*level.row_stores, *level.stores, *level.sums)}
 
     def is_rounded_in_place(self, i: Instr) -> bool:
-        """Is it a cast to bfloat16 and back to float32, which needs no conversion to 16 bits?"""
+        """Is an instruction a cast to bfloat16 and back to float32, which needs no conversion to 16 bits?"""
         return i.op == "cast" and i.dtype == float32 and i.args[0] in self.rounded
 
     def scalar_name(self, number: int, slot: int, dtype: DType) -> str:

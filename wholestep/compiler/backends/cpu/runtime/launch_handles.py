@@ -106,7 +106,7 @@ class NativeProgram(ProgramBase):
         return CpuEpoch(epoch, partial(self._run_slice, epoch, self.loop_of(epoch)))
 
     def _run_slice(self, epoch: Epoch, loop: Any, losses: AnyArray, done: int) -> int:
-        """Run some steps of an epoch; returns how many.  Rewrites all arguments, as others may have run in between."""
+        """Run some steps of an epoch; returns how many.  Rewrites all arguments: other programs may have run before."""
         run = self.prepare_slice(epoch, loop, losses, done, self.pace.steps(len(losses) - done))
         steps = run() if self.pace.alone else self.pace.measure(run)
         self.count_slice(steps)

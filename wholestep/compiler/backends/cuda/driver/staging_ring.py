@@ -223,7 +223,7 @@ class StagingRing:
         return number, slot
 
     def _free(self, number: int, slot: StagingSlot) -> None:
-        """Waits until a slot's last launch is done, and some later ones: one wait for the next slots, too."""
+        """Waits until a slot's last launch and some later launches are done: one wait serves the next slots, too."""
         if self.fetches:
             self._done = max(self._done, self._begun.item(0) - 1)
         if slot.launch > self._done:
@@ -236,7 +236,7 @@ class StagingRing:
         slot.ticket = None
 
     def wait_for(self, slot: StagingSlot) -> None:
-        """Waits until a slot's last launch is done, and so all earlier ones."""
+        """Waits until a slot's last launch is done; then all earlier launches are done, too."""
         launch = slot.launch
         if launch > self._done:
             slot.event.wait()
@@ -287,7 +287,7 @@ class StagingRing:
                 self._gpu.copy_in(self._own.address + at, slot.address + at, size)
 
     def _runs(self, inputs: Mapping[str, AnyArray]) -> list[tuple[int, int]]:
-        """Byte ranges of the record and the inputs; near ones are merged."""
+        """Byte ranges of the record and the inputs; neighbouring ranges are merged."""
         runs = [(0, 8 * record_words(self._plan))]
         for name, id in self._plan.inputs:  # in memory order
             (start, size), at = runs[-1], self._layout.offsets[id]

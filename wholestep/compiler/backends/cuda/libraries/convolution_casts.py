@@ -1,4 +1,4 @@
-"""Half-precision casts around library convolutions and grouped ones: their images are rounded once, for all readers.
+"""Half-precision casts around library and grouped convolutions: their images are rounded once, for all readers.
 
     conv2d(x, w) in float32 becomes cast(cast(conv2d(x, w), half), float32), and so does x if it is rounded anyway
 

@@ -1,4 +1,4 @@
-"""The kernels of a plan that cuDNN computes: which ones, how they are scheduled, and their operation graphs."""
+"""The kernels of a plan that cuDNN computes: their selection, schedules and operation graphs."""
 
 from __future__ import annotations
 

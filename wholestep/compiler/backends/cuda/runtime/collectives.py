@@ -147,7 +147,7 @@ class CollectivePhases:
         parts: Sequence[Sequence[tuple[CollectiveOperand, int, int, int]]] | None = None,
         scatters: bool = False,
     ) -> list[Phase]:
-        """Sends every other rank its part, or everything; adds the copies of its own part that it receives."""
+        """Sends every other rank its part, or everything; adds the received copies of this rank's part."""
         count, size = sum(n for *_, n in own), self.size
         apart = self._apart(count)
         sent_parts = parts or [own] * self.ranks

@@ -48,7 +48,7 @@ class CudaLaunch:
         return self._program.output(name, self._turn, self._sizes, self._program.is_latest(self))
 
     def keep(self) -> CudaLaunch:
-        """Starts copying the outputs that the next launch overwrites; small ones stay in their staging slot."""
+        """Starts copying the outputs that the next launch overwrites; small outputs stay in their staging slot."""
         program = self._program
         if program.large_outputs and program.is_latest(self):
             names = [n for n in program.large_outputs if n not in self._saved and n not in self._coming]

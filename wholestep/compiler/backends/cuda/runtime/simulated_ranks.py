@@ -305,7 +305,7 @@ class SimulatedRanksOrder(Order):
 
 
 def of_rank(rank: int, resource: Resource) -> Resource:
-    """The rank's name of a resource; shared ones keep their name."""
+    """The rank's name of a resource; shared resources keep their name."""
     return resource if resource in COMMON else f"{resource} of rank {rank}"
 
 

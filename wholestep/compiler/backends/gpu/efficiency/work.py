@@ -220,7 +220,7 @@ IN_FLIGHT = 4  # rows whose loads a thread of a column reduction issues together
 
 
 def scatter(plan: Plan, kernel: Kernel) -> KernelWork:
-    """A row of the target adds the rows of its indices one after the other: `indices / rows` of them on average."""
+    """A row of the target adds the rows of its indices one after the other: on average `indices / rows` rows."""
     body, schedule, extents = kernel.body, schedule_of(kernel), extents_of(plan, kernel)
     assert isinstance(body, Scatter)
     indices = prod(extents[a] for a in body.over)

@@ -126,7 +126,7 @@ def blocks_of(draft: Draft, part: Part) -> int:
 
 
 def group_independent(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
-    """Groups independent parts into launches: small ones with the same block size together."""
+    """Groups independent parts into launches: small parts with the same block size share a launch."""
     launches: list[list[Part]] = []
     open_groups: dict[tuple[int, bool, bool], list[Part]] = {}
     most_blocks = costs_of(draft).fusion.launch_blocks

@@ -146,7 +146,7 @@ def chains_of(draft: Draft, kernels: Sequence[Kernel], predecessors: Mapping[int
 
 
 def is_sound(draft: Draft, chain: Sequence[Kernel]) -> bool:
-    """May each kernel of a chain follow the ones before it?"""
+    """May each kernel of a chain follow the kernels before it?"""
     return all(may_follow(draft, chain[:i], chain[i]) for i in range(1, len(chain)))
 
 

@@ -121,7 +121,7 @@ def _parts(count: int) -> set[int]:
 
 
 def _cycles(s: Shape, tile: ConvTile, images: int, size: int, target: GpuTarget) -> float:
-    """Estimated cycles: the maximum of issue-bound and latency-bound time plus a share of the other."""
+    """Estimated cycles: the larger of issue-bound and latency-bound time, plus a share of the smaller."""
     costs = target.cost_model.convolution
     pixels, each, taps = tile.pixels[0] * tile.pixels[1], tile.each, s.tall * s.wide
     warps = tile.groups * ceil(tile.band * tile.across / 32)

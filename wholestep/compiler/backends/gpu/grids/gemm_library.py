@@ -74,7 +74,7 @@ def accumulates_in_place(dot: Dot) -> bool:
 
 
 def bias_of(dot: Dot) -> Load | None:
-    """The bias row of a product whose whole epilogue is adding it and rounding; else None.
+    """The bias row of a product whose epilogue only adds this row and rounds; else None.
 
     The library requires it in the type of the result.
     """

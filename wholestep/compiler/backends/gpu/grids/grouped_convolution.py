@@ -130,7 +130,7 @@ def strip_of(s: GroupedShape, lane: Lane, taps: int, costs: GroupedCosts) -> int
 
 
 def lanes_per_block(count: int, bytes: int, most: int) -> int:
-    """Lanes of a block: with few idle ones in the last block, and pixels that fill cache lines."""
+    """Lanes of a block, such that few lanes of the last block are idle and the pixels fill cache lines."""
 
     def cost(lanes: int) -> float:
         return ceil(count / lanes) * lanes / count * (1 + 16 / (lanes * bytes))

@@ -266,7 +266,7 @@ class RowLevels:
         return f"{first} + j*{16 * self.w.schedule.width}, {16 * -(-self.length // self.count)}"
 
     def with_earlier_levels(self, n: int) -> tuple[Level, dict[int, str]]:
-        """A level with its inputs from earlier levels: names of registers, and instructions to recompute the others."""
+        """A level with its inputs from earlier levels: registers, and instructions to recompute the other inputs."""
         level, names, recomputed = self.nest.levels[n], dict[int, str](), dict[int, Instr]()
 
         def require(value: int) -> None:
@@ -309,7 +309,7 @@ def combine_threads(w: GpuWriter, r: Reduce) -> str:
 
 
 def eliminate_common_subexpressions(nest: Nest, most: int) -> tuple[Nest, dict[int, int]]:
-    """Drops instructions of later levels that repeat earlier ones; returns the nest and value -> earlier value.
+    """Drops instructions of later levels that repeat earlier instructions; returns the nest and value -> earlier value.
 
     Args:
         most: values that a thread can keep of its part of a row.

@@ -137,7 +137,7 @@ def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
 
 
 def render(plan: Plan, prefix: str = "k", together: int = MANY) -> GpuSource:
-    """Renders launches in order; identical ones share a function, named after the first kernel.
+    """Renders launches in order; identical launches share a function, named after the first kernel.
 
     Args:
         together: blocks that can be co-resident.  A loop with more blocks gets one launch per kernel and step.
@@ -209,7 +209,7 @@ def preparations(plan: Plan, kernel: Kernel) -> tuple[Preparation, ...]:
 
 
 def preparation_text(plan: Plan, kernel: Kernel, step: Preparation) -> str:
-    """Source of such a launch, named NAME."""
+    """Source of a preparing launch, named NAME."""
     writer = GpuWriter(plan, kernel)
     render_preparation(writer, step)
     return f"{origin_comment(kernel)}: {step.step}\n{writer.function('NAME')}"

@@ -124,7 +124,7 @@ def placement_of_shape(node: Node, shape: Shape, axis: MeshAxis) -> Placement:
 
 
 def common_sharding(placements: Sequence[Placement]) -> Sharded | None:
-    """The common placement, if all are sharded along the same axis with the same order of rows; else None."""
+    """The common placement if all values are sharded along the same axis with the same order of rows; else None."""
     shardings = [placement for placement in placements if isinstance(placement, Sharded)]
     ordered = {sharding for sharding in shardings if not sharding.uniform}
     same_axis = len({sharding.axis for sharding in shardings}) == 1

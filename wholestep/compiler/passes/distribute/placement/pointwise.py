@@ -73,7 +73,7 @@ def linear_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Plac
 
 
 def multilinear_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """The rule of mul: linear in each operand if the other one is Replicated."""
+    """The rule of mul: linear in each operand if the other operand is Replicated."""
     varying = [placement for placement in inputs if placement != Replicated()]
     if varying in ([Partial()], [SumOfRatios()]):
         return varying[0]

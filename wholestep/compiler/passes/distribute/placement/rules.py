@@ -100,7 +100,7 @@ def _item_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Place
 
 
 def _collective_rule(node: Node, inputs: Sequence[Placement], axis: MeshAxis) -> Placement:
-    """The rule of collectives: the result is replicated along their mesh axis; along the other the placement stays."""
+    """The rule of collectives: replicated along their mesh axis; the placement along the other axis stays."""
     if getattr(node.attrs, "axis", DATA) != axis.name:
         placements = tuple(_other_axis_placement(node, placement) for placement in inputs)
     elif any(isinstance(placement, Sharded) for placement in inputs):

@@ -55,7 +55,7 @@ def _elementwise(values: LocalValues, node: Node) -> Sequence[Placement] | None:
 
 
 def _first_sharded(values: LocalValues, node: Node) -> Sequence[Placement] | None:
-    """The first operand keeps its sharding, all others are replicated."""
+    """The first operand keeps its sharding, all other operands are replicated."""
     first = values.placements[node.inputs[0]]
     return [first, *[Replicated()] * (len(node.inputs) - 1)] if isinstance(first, Sharded) else None
 

@@ -1,4 +1,4 @@
-"""Compiles a rule to a query: names become registers, and atoms are ordered so that each joins with earlier ones."""
+"""Compiles a rule to a query: names become registers, and atoms are ordered so that each joins with earlier atoms."""
 
 from __future__ import annotations
 

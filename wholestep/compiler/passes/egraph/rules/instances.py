@@ -86,7 +86,7 @@ def profile(graph: IRGraph) -> InstanceProfile:
 
 
 def _laws_hold(dtype: DType) -> bool:
-    """Do the laws hold for this dtype?  Half types round at every op, so they do not."""
+    """Do the laws hold for this dtype?  Half types round at every op, so the laws do not hold."""
     return dtype.is_float and not dtype.is_half
 
 

@@ -84,7 +84,7 @@ class WindowWriter:
         return self.w.loop("n", "0", self.w.extent(self.w.kernel.axes[batch]))
 
     def table(self, name: str, values: Sequence[int], size: int | None = None) -> str:
-        """Emit a table of `size` entries, by default as many as there are values; the remaining ones are 0."""
+        """Emit a table of `size` entries, by default as many as there are values; the remaining entries are 0."""
         self.w.emit(f"static const int {name}[{size or ''}] = {{{', '.join(map(str, values)) or '0'}}};")
         return name
 
