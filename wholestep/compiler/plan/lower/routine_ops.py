@@ -50,7 +50,7 @@ def call_of(node: Node) -> object | None:
 
 
 class Assembled(Node):
-    """A stored value that calls write in parts: part i is stored at `places[i]`, indices over the axes of the part."""
+    """A stored value that calls write in parts: part i is stored at `places[i]`, indices in the part's axes."""
 
     __slots__ = ("places",)
 

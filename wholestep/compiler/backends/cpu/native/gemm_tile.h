@@ -96,7 +96,7 @@ static void NAME(pack_b)(REAL *to, NAME(tile) *t, int vectors, int masked) {
   t->b = to, t->b_k = 2 * WIDTH;
 }
 
-/* Pack rows of a transposed A to [k][PACKED]: unpacked, each k is in another cache line and page. */
+/* Pack rows of a transposed A to [k][PACKED]: without packing, each k is in another cache line and page. */
 INLINE void NAME(pack_rows)(REAL *to, const REAL *from, long a_k, long k, long rows) {
   const long whole = (rows - 1) / WIDTH * WIDTH;
   const MASK last = NAME(first)(rows - whole);

@@ -31,7 +31,7 @@ FETCH_BYTES = 16 * 256  # bytes that one block of `ws_fetch` (gpu/native/gather.
 MOST_LANDINGS = 3  # pinned buffers per output size: copies of large outputs that may be in flight
 WAITED = 4  # a wait for one slot also waits for the next 1 / WAITED of all slots
 GAP = 4096  # inputs at most this many bytes apart are copied together: a separate copy costs more
-FEW_AHEAD, AHEAD = 8, 256  # records computed at once, first and at most: the count grows while nothing changes
+FEW_AHEAD, AHEAD = 8, 256  # records computed at once (first, at most): the count grows while they stay valid
 
 
 class Records:

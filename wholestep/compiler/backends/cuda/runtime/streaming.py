@@ -25,7 +25,7 @@ class _Place:
     def __init__(self, gpu: Gpu, size: int, more: int) -> None:
         self.pinned, self.memory = PinnedMemory(gpu, size + more), DeviceMemory(gpu, size)
         self.copied, self.used = CudaEvent(gpu), CudaEvent(gpu)
-        self.busy = False  # may launched steps still read it?
+        self.busy = False  # may launched steps still read these buffers?
 
 
 class StreamedData:

@@ -3,7 +3,7 @@
 A roofline with three limits that the price by operations and bytes does not have: a thread waits for the loads that
 it issues one after the other (rounds), warps move whole sectors (uncoalesced addresses), and a grid with few threads
 uses a part of the arithmetic units.  The estimate is coarse, a factor of two; a schedule that leaves the machine idle
-is off by ten to a thousand.
+is slower than its price by a factor of ten to a thousand.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class AttentionText(ABC):
         return ", ".join(f"int {x}" for x in (*head, *indices.get(name, "i").split()))
 
     def reads(self, name: str, with_head: bool = False) -> str:
-        """A lambda that returns a row of an operand, or an element."""
+        """Source of a lambda that returns the address of a row of an operand, or an element."""
         load, parameters = self.operands.get(name), self.arguments(name, with_head)
         if load is None:
             return f"[&]({parameters}) -> {self.type} {{ return 0; }}"

@@ -39,7 +39,7 @@ class InstanceProfile:
     numbers: tuple[float, ...]  # the constants, as a user would write them
     added: tuple[float, ...]  # those that are added to something
     scales: tuple[float, ...]  # the constants that scale a product
-    biased: bool  # is something added to a product, as a mask is to scores?
+    biased: bool  # is a term added to a product, as a mask is added to scores?
     projected: tuple[TensorType, ...]  # rows of known width with sums of products, as in gradients of norms
     scores: tuple[Scores, ...]  # products with sums of products over their rows, as in gradients of attention
     grouped: tuple[tuple[TensorType, int], ...]  # (x, groups) of reshapes of x that split its channels into groups
