@@ -62,13 +62,13 @@ class PlanError(WholestepError, ValueError):
 
 
 class VerificationError(PlanError):
-    """A plan whose results differ from those of its graph: a bug of the compiler, detected before the first step."""
+    """A plan and its graph have different results: a bug of the compiler, detected before the first step."""
 
 
 class CheckpointError(WholestepError, OSError):
     """A weights file or a checkpoint that cannot be written, is missing, is damaged or has another format.
 
-    `history` is that of a run that was trained to its end and whose last checkpoint could not be written.
+    `history` is the history of a run that was trained to its end and whose last checkpoint could not be written.
     """
 
     history: Any = None
@@ -156,7 +156,7 @@ class NonFiniteError(WholestepError, FloatingPointError):
 class TrainingWarning(UserWarning):
     """Warns that training runs, but probably not as intended; the text says what to write.
 
-    `code` is that of the linter's rule (`ws.lint`), if one covers it.
+    `code` is the code of the linter's rule (`ws.lint`), if a rule covers this error.
     """
 
     def __init__(self, text: str = "", code: str = "") -> None:

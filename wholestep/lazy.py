@@ -75,7 +75,7 @@ class Exports:
             return interop.resolve_missing(self._package, name)
         home, attribute = self.home_of[name]
         value = None if home == self._package else getattr(import_module(home), attribute, None)
-        if value is None:  # the name is that of a module
+        if value is None:  # the name is a module
             value = import_module(f"{home}.{attribute}")
         setattr(sys.modules[self._package], name, value)  # the next lookup does not call __getattr__
         return value

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-MOST_ROWS = 100  # of a table; `str()` of the object has all of them
-MOST_TEXT = 40_000  # characters of a text
+MOST_ROWS = 100  # the most rows of a table; `str()` of the object has all rows
+MOST_TEXT = 40_000  # the most characters of a text
 
 
 def text_html(title: str, text: str, *, is_open: bool = True) -> str:

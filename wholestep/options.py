@@ -106,12 +106,12 @@ class Launch:
 
     rank: int
     count: int | None  # number of ranks; None if only MPI knows it
-    ours: bool  # started by `wholestep launch`, whose processes train together even if the script does not say so
-    attempt: int = 0  # starts of the same job before this one
-    restarts: int = 0  # the most restarts
+    ours: bool  # was it started by `wholestep launch`?  Its processes train together without `workers=` in the script
+    attempt: int = 0  # number of earlier starts of the same job
+    restarts: int = 0  # the largest number of restarts
     since: float = 0.0  # time of the first start, in seconds since 1970: older checkpoints do not belong to the job
     notes: int | None = None  # a file descriptor for the last step; its other end notices when this process ends
-    rendezvous: str = ""  # host:port where the ranks meet; "": over MPI
+    rendezvous: str = ""  # host:port of the rendezvous of the ranks; "": over MPI
     secret: str = field(default="", repr=False)  # the job's secret, in hexadecimal digits
     node: str = ""  # the launcher's name of the machine
 

@@ -30,7 +30,7 @@ class Callback:
     """
 
     every: int | None = None
-    pause: int | None = None  # slices of steps end at multiples of this number of steps of an epoch
+    pause: int | None = None  # a slice of steps ends at each multiple of this number of steps in an epoch
     saves: bool = False  # does it write checkpoints?  Ctrl-C, SIGTERM and errors then wait for its save
     tolerant: bool = False  # may training continue after an exception in it?
     writes: bool = False  # does it write files?  `fast_dev_run=True` removes it

@@ -94,7 +94,7 @@ class ModelCheckpoint(Callback):
         self._writing: threading.Thread | None = None
         self._sharded: ShardedWrite | None = None  # a checkpoint of several workers that is not published yet
         self._values: list[float] = []  # the monitored numbers of the best epochs, best first
-        # checkpoints of later steps than the one at which this run starts
+        # checkpoints of steps after the one at which this run starts
         self._superseded: list[StoredCheckpoint] = []
         self._versions: Mapping[str, str] = {}  # the environment when the run started
         self._due = False

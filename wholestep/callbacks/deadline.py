@@ -49,7 +49,7 @@ class Deadline(Callback):
         self._validate: Callable[[int | None], float] | None = None
         self._slice = self._last = self._validation = self._first = 0.0
         self._price = 1e-3  # seconds of a step
-        self._steps = self._validated = 0  # steps that ran, and those of them before the last validation
+        self._steps = self._validated = 0  # steps so far, and steps before the last validation
         self._best = float("inf")
         self._weights: dict[str, Any] = {}
 
@@ -66,7 +66,7 @@ class Deadline(Callback):
 
     def on_train_begin(self) -> None:
         self._began = self._began or time.monotonic()
-        if self._validate is not None:  # measured on a few rows before it is needed, and compiled
+        if self._validate is not None:  # compile the validation and time it on a few rows before it is needed
             rows = min(self._held_rows, TIMED_ROWS)
             self._validate(rows)
             began = time.monotonic()

@@ -42,7 +42,7 @@ class CSVLogger(Callback):
         with self.path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             if not self._columns:
-                # includes numbers that the first epoch may lack
+                # the columns include numbers that the first epoch may lack
                 expected = self.run.names if self.run is not None else ()
                 self._columns = list(dict.fromkeys(["epoch", *logs, *expected]))
                 writer.writerow(self._columns)

@@ -26,7 +26,7 @@ class Spike:
     step: int
     loss: float
     expected: float  # the moving average of the losses before it
-    rows: tuple[int, ...]  # with `per_row=`: rows of the training data, those that pulled most first
+    rows: tuple[int, ...]  # with `per_row=`: rows of the training data, by decreasing influence
 
 
 class LossSpikes(Callback):
@@ -76,7 +76,7 @@ class LossSpikes(Callback):
         )  # fmt: skip
 
     def _rows(self, metrics: StepMetrics) -> tuple[int, ...]:
-        """The rows of the step's batch, those with the largest gradient norm or loss first; () if neither is stored."""
+        """The rows of the step's batch by decreasing gradient norm or loss; () if neither is stored."""
         assert self.run is not None
         options = self.session._programs.step_options
         if not options.per_row.capacity:

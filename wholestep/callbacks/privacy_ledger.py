@@ -15,14 +15,14 @@ NOISE = "privacy.noise"  # the runtime scalar
 
 
 class PrivacyLedger(Callback):
-    """Counts the private steps of a run, those before a resume included, and logs their `epsilon` after each epoch.
+    """Counts the private steps of a run, including steps before a resume, and logs their `epsilon` after each epoch.
 
     `ws.fit(..., privacy=...)` has one.
 
     Args:
         privacy: the settings, with the noise multiplier.
         rate: the probability with which a step draws a row.
-        steps: those of the whole run; 0 if that is unknown.
+        steps: the number of steps of the whole run; 0 if it is unknown.
     """
 
     def __init__(self, privacy: Privacy, rate: float, steps: int = 0) -> None:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-REFRESH = 0.25  # seconds between two redraws; one takes half a millisecond, during which no step runs
+REFRESH = 0.25  # seconds between two redraws; a redraw takes half a millisecond, during which no step runs
 SHARE = 0.005  # the fraction of time that reading metrics may take
-LINES = 30.0  # seconds between two lines of an epoch, where there is no terminal
+LINES = 30.0  # seconds between two progress lines of an epoch if the output is not a terminal
 WIDTH = 30  # width of the bar, in characters
 
 
@@ -203,7 +203,7 @@ class LiveChart(Progress):
     def __init__(self, display: Callable[..., Any]) -> None:
         super().__init__(bar=False)
         self._display, self._status = display, ""
-        self._handle: Any = None  # of the drawing that is replaced
+        self._handle: Any = None  # IPython's handle of the chart, which each update replaces
 
     def on_slice(self, steps: int, loss: float) -> None:
         self._steps += steps

@@ -55,7 +55,7 @@ class EpochStats:
     steps: int
     logs: Mapping[str, Value] = field(default_factory=dict)
     partial: bool = False  # was the run stopped before the end of the epoch?
-    # Of this process, without validation; 0: not measured.  Histories of equal runs are equal whatever their speed.
+    # Measured in this process, without validation; 0: not measured.  Not compared: histories of equal runs are equal.
     steps_per_second: float = field(default=0.0, compare=False)
 
 
@@ -75,7 +75,7 @@ def advance(at: Position, losses: Any, rows: Any) -> Position:
     Losses are added one by one, so that the division into slices does not change the sum.
     """
     total, count = at.loss_sum, at.rows
-    for loss, size in zip(losses.tolist(), rows.tolist(), strict=True):  # for few values faster than NumPy
+    for loss, size in zip(losses.tolist(), rows.tolist(), strict=True):  # faster than NumPy for few values
         total += loss * size
         count += size
     return Position(at.epoch, at.step + len(losses), total, count)
@@ -95,7 +95,7 @@ class Run:
     schedules: str = ""  # a description of the schedules
     asked: str = ""  # the reason why a callback in this process wants the run to end
     received: int = 0  # the signal that this process received
-    # The decision of this process, or the one that all workers agreed on (`train/worker_sync.py`).
+    # The decision of this process or, with several workers, their common decision (`train/worker_sync.py`).
     stopped_by: str = ""
     interrupted: bool = False  # was the run interrupted by a signal?  Checkpoints are written at the next safe point
     signal: int = 0  # the signal that a worker received

@@ -61,7 +61,7 @@ class EarlyStopping(Callback):
             self._need_mode()
         if self.run is not None and self._mode_by_metric:
             self.best.mode = self.run.modes.get(self.monitor, self.mode)
-        if self.wait >= self.patience:  # for a resumed run that had already ended
+        if self.wait >= self.patience:  # true at once in a resumed run that had already ended
             self._stop()
 
     def _need_mode(self) -> None:

@@ -23,7 +23,7 @@ from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.errors import OptionError
 
 log = logging.getLogger("wholestep")
-MOST = 500  # records of one request
+MOST = 500  # the largest number of records in one request
 
 
 class HTTPLogger(Callback):
@@ -43,7 +43,7 @@ class HTTPLogger(Callback):
     """
 
     tolerant = True
-    writes = True  # one process of a run sends
+    writes = True  # only one process of a run sends records
 
     def __init__(
         self,

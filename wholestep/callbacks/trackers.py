@@ -22,7 +22,7 @@ from wholestep.callbacks.run import Logs, is_detail
 from wholestep.errors import OptionError
 
 log = logging.getLogger("wholestep")
-CAPACITY = 10_000  # records that may wait
+CAPACITY = 10_000  # the largest number of records in the queue
 LONGEST = 500  # characters of a setting; MLflow refuses longer ones
 END = None  # the record after which the thread ends
 
@@ -37,7 +37,7 @@ class Tracker(Callback):
     """
 
     tolerant = True
-    writes = True  # one process of a run sends
+    writes = True  # only one process of a run sends records
 
     def __init__(self, project: str = "wholestep", name: str | None = None, timeout: float = 30.0) -> None:
         if timeout <= 0:
@@ -45,7 +45,7 @@ class Tracker(Callback):
         self.project, self.name, self.timeout = project, name, timeout
         self.sent = self.dropped = 0
         self.failure: BaseException | None = None
-        self.id: str | None = None  # the tracker's name of the run, with which a resumed run continues it
+        self.id: str | None = None  # the tracker's id of the run; a resumed run continues under the same id
         self._queue: Queue[tuple[int, dict[str, float]] | None] | None = None
         self._thread: Thread | None = None
         self._is_interrupted = False
@@ -102,7 +102,7 @@ class Tracker(Callback):
         try:
             call(*arguments)
             self.sent += call == self.send
-        except BaseException as error:  # a package may raise anything, SystemExit too
+        except BaseException as error:  # a package may raise any exception, including SystemExit
             self.failure = error
             self.dropped += call == self.send
             log.warning(
@@ -110,7 +110,7 @@ class Tracker(Callback):
             )
 
     def start(self, facts: Mapping[str, Any]) -> None:
-        """Begin the run in the tracker, or continue that of `self.id`; called first, in the thread."""
+        """Begin the run in the tracker, or continue the run `self.id`; called first, in the thread."""
         raise NotImplementedError
 
     def send(self, epoch: int, numbers: Mapping[str, float]) -> None:
@@ -126,7 +126,7 @@ class MLflowLogger(Tracker):
     """Logs to MLflow: settings as parameters, environment, plan and data as tags, numbers of epochs as metrics.
 
     Args:
-        uri: of the tracking server, or a folder; None: that of MLflow's settings.
+        uri: the address of the tracking server, or a folder; None: the uri in MLflow's settings.
 
     Example: `ws.fit(..., callbacks=[ws.callbacks.MLflowLogger("digits", uri="sqlite:///mlflow.db")])`.
     """
@@ -150,7 +150,7 @@ class MLflowLogger(Tracker):
         number = client.create_experiment(self.project) if experiment is None else experiment.experiment_id
         self.id = client.create_run(number, tags=tags, run_name=self.name).info.run_id
         parameters = [entities.Param(name, value) for name, value in short.items() if name not in tags]
-        for first in range(0, len(parameters), 100):  # the most of one request
+        for first in range(0, len(parameters), 100):  # at most 100 parameters per request
             client.log_batch(self.id, params=parameters[first : first + 100])
 
     def send(self, epoch: int, numbers: Mapping[str, float]) -> None:
@@ -168,7 +168,7 @@ class WandbLogger(Tracker):
 
     Args:
         mode: "online", "offline" (files for `wandb sync`) or "disabled".
-        folder: where wandb keeps its files; None: that of its settings.
+        folder: where wandb stores its files; None: the folder in wandb's settings.
 
     Example: `ws.fit(..., callbacks=[ws.callbacks.WandbLogger("digits", mode="offline")])`.
     """

@@ -120,7 +120,7 @@ class WeightStatistics(Callback):
 
 
 def _norm(values: AnyArray) -> float:
-    with np.errstate(all="ignore"):  # of infinities
+    with np.errstate(all="ignore"):  # differences of infinities are NaN, without a warning
         return float(np.sqrt((values**2).sum()))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wholestep import platforms
 
-LEAST_BYTES = 512 << 20  # of memory; with less, compilers fail
+LEAST_BYTES = 512 << 20  # free memory; with less, compilers fail
 
 
 def describe_platform() -> str:
@@ -54,7 +54,7 @@ def _address_space() -> int | None:
 
 
 def cache_folder() -> tuple[Path, str]:
-    """The folder of compiled code, and why it is a temporary one; empty if it is the one that was asked for."""
+    """The folder of compiled code, and the reason if it is a temporary folder instead of the requested one, else ""."""
     from wholestep.compiler.runtime.cache.content_store import CacheWarning, open_cache
     from wholestep.options import CompileOptions, user_cache_folder
 

@@ -88,7 +88,7 @@ def train(
     if epochs is not None:
         settings["epochs"] = epochs
     from_file = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
-    settings = {**from_file, **settings}  # in this order, since a later setting may be a field of an object set earlier
+    settings = {**from_file, **settings}  # this order: a setting may be a field of an earlier one
     target, experiment = (
         folder or Path("runs") / script.stem,
         experiment_of(script, settings, config, from_file).having(overrides),
@@ -186,7 +186,7 @@ def _resume(
         say(f"all {asked} epochs are done; to go on give more: --resume {run} --epochs {2 * asked}")
     target = run.parent if is_checkpoint(run) else run
     experiment = experiment_of(own_script, own_settings).having(overrides)
-    resume = True if replicas else run  # a replica that has no checkpoint yet begins
+    resume = True if replicas else run  # a replica without a checkpoint starts from the beginning
     _fit(RunRequest(experiment, own_script, own_settings, target, exact, progress, resume=resume))
 
 

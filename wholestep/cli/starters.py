@@ -14,10 +14,10 @@ import numpy as np
 
 from wholestep.errors import InputError, UsageError
 
-MOST_CLASSES = 30  # different integers that are classes and not numbers
+MOST_CLASSES = 30  # a target with at most this many distinct integers has classes, not numbers
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 SIDE = 64  # the longest side of images that the script trains on
-CONTEXT = 64  # characters that the network for texts sees
+CONTEXT = 64  # characters of context of the network for texts
 
 TABLE = Template('''\
 """Predict $column from the other columns of $name: $purpose."""

@@ -74,7 +74,7 @@ def list_runs(
 
 
 def _short_row(row: Mapping[str, Any], sort: str | None) -> dict[str, Any]:
-    """The metric that the list shows: the one that runs are sorted by, else the validation or training loss."""
+    """The metric that the list shows: the metric by which runs are sorted, else the validation or training loss."""
     if "problem" in row:
         return {"run": row["run"], "tags": row["tags"], "problem": row["problem"]}
     shown = [name for name in (sort, "loss", "val_loss") if name in row["last"]]
@@ -120,7 +120,7 @@ def tag_run(
     remove: Annotated[list[str] | None, typer.Option("--remove", help="A tag to remove.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add and remove tags of a run; print those that it has then."""
+    """Add and remove tags of a run, and print the resulting tags."""
     from wholestep.train.checkpoint.manage import set_tags
 
     now = set_tags(run, tags or [], remove or [])
@@ -346,7 +346,7 @@ def collect(
     store = open_cache(CompileOptions())
     evicted = evict(store, size)
     left = 0
-    with contextlib.suppress(FileNotFoundError):  # another process may collect, too
+    with contextlib.suppress(FileNotFoundError):  # another process may delete the file at the same time
         left = sum(entry.bytes for entry in cache_entries(store))
     facts = {"removed": len(evicted), "bytes": sum(entry.bytes for entry in evicted), "left": left}
     text = f"removed {facts['removed']} entries of {facts['bytes']:,} bytes; {left:,} bytes are left"

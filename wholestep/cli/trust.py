@@ -36,7 +36,7 @@ def starts_of(folder: Path) -> list[Any]:
 def script_of_run(
     config: Mapping[str, Any], run: Path, folder: Path, script: Path | None
 ) -> tuple[Path, dict[str, Any]]:
-    """The script and the settings to resume a run with: the script of --script, or that of a recorded start.
+    """The script and settings with which to resume a run: the script of --script, or the recorded script of its start.
 
     Args:
         config: the configuration in the manifest.

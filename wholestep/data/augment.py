@@ -368,7 +368,7 @@ class CutMix(Mixing):
     """Puts a rectangle of another image of the batch into each image (arXiv:1905.04899); its area is a share 1 - λ of
     the image, λ from Beta(alpha, alpha), and what the border cuts off is counted.
 
-    The loss is mixed by the area, as that of `MixUp`.
+    The losses of both labels are weighted by the area, as in `MixUp`.
 
     Example: `ws.data.CutMix()`.
     """

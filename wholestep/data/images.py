@@ -30,7 +30,7 @@ class ImageFolder:
         size: height and width of the images, or one number for both.
         channels: 3 for colours, 1 for grey.
         fit: "crop" resizes the shorter side and crops the middle; "stretch" changes the proportions.
-        classes: names of the classes in their order, e.g. those of the training data: `classes=train.classes`.
+        classes: names of the classes in their order, e.g. the classes of the training data: `classes=train.classes`.
 
     Example::
 

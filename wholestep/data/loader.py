@@ -24,7 +24,7 @@ from wholestep.errors import InputError, OptionError, UsageError, WholestepError
 
 T = TypeVar("T")
 
-LARGEST_COPY = 1 << 28  # bytes of the drawn rows of an epoch
+LARGEST_COPY = 1 << 28  # the most bytes of a copy of an epoch's drawn rows
 _END = object()
 _PATIENCE = 0.1  # seconds between checks whether the consumer has stopped
 
@@ -102,7 +102,7 @@ class DataLoader:
         self._order: tuple[int, Rows] | None = None
         self._draws: tuple[tuple[int, int], list[Rows]] | None = None  # the batches of an epoch, if they are drawn
         self._sought = False  # the position was set by `seek`, so the next loop begins there
-        self._stream: Iterator[Batch] | None = None  # of an iterable: its batches from the current position on
+        self._stream: Iterator[Batch] | None = None  # an iterable's batches from the current position on
         self._passed = 0  # rows of a stream that were yielded in this epoch
         self.numbers_rows = False  # do batches have the number of each row, for augmentations?
         self.own: RankRows | None = None  # with several workers, the rows that this worker reads
@@ -165,14 +165,14 @@ class DataLoader:
         return batches if self.limit is None else min(batches, self.limit)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of an epoch: of the next one that no loop has begun.
+        """The batches of the next epoch that no loop has begun.
 
         After `seek` or `load_state_dict` the next loop starts there.  `state_dict` inside a loop has its position.
         """
         begun = self.position > 0 and not self._sought
         if begun or (not isinstance(self.source, Stream) and self.position >= len(self) > 0):
             self.shuffle(self.epoch + 1)
-        reader = copy(self)  # so that it has its own position
+        reader = copy(self)  # the copy has a position that is independent of this loader's
         self._stream = None
         for batch in reader.remaining():
             self.epoch, self.position = reader.epoch, reader.position
@@ -212,7 +212,7 @@ class DataLoader:
             pools.give_back(pool)
 
     def for_worker(self) -> DataLoader:
-        """A copy for a process that reads rows: without an order of its own."""
+        """A copy for a process that only reads rows: it has no order of epochs."""
         reader = copy(self)
         reader.sampler, reader.pools, reader.own = Sequential(), None, None
         reader._order = reader._draws = reader._stream = None
@@ -237,7 +237,7 @@ class DataLoader:
         return with_row_numbers(self.source) if self.numbers_rows else self.source
 
     def epoch_table(self, epoch: int) -> Table | None:
-        """The rows of an epoch in their order, as a copy for the native loop: those that a sampler of fixed rows draws.
+        """The rows of an epoch in the order in which a sampler draws them, copied for the native loop.
 
         None if they are more than `LARGEST_COPY` bytes, or are not arrays in memory: then batches are gathered one by
         one, with the same result.
@@ -245,7 +245,7 @@ class DataLoader:
         if self.transforms or self.own is not None or type(self.source) is not Table:
             return None
         if self._visits_every_row or isinstance(self.sampler, Poisson | RowSampler):
-            return None  # of plain orders, `arrays` is the whole table, unless a subclass wants single batches
+            return None  # the native loop reads the whole table in place, unless a subclass wants single batches
         table = with_row_numbers(self.source) if self.numbers_rows else self.source
         rows = self._rows(epoch)
         bytes_of_row = sum(array.nbytes // max(1, len(array)) for array in table.columns.values())
@@ -262,7 +262,7 @@ class DataLoader:
 
     @property
     def rows(self) -> int:
-        """The number of rows of an epoch, without those that `drop_last` and `limit` omit."""
+        """The number of rows of an epoch, excluding rows that `drop_last` and `limit` omit."""
         return min(self._rows_in_order, len(self) * self.batch_size)
 
     @property
@@ -288,7 +288,7 @@ class DataLoader:
         return {"epoch": self.epoch, "batch": self.position, "seed": self.seed}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Restore a position of `state_dict`: the next batch is the one that followed it."""
+        """Restore a position from `state_dict`: the next batch is the batch that followed the position."""
         try:
             seed, epoch, batch = (int(state[name]) for name in ("seed", "epoch", "batch"))
         except (LookupError, TypeError, ValueError):

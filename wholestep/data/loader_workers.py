@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64  # bytes
 AHEAD = 2  # batches that each process computes in advance
-PATIENCE = 5.0  # seconds in which a process ends by itself
+PATIENCE = 5.0  # seconds that a process has to end before it is killed
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class WorkerPool:
         )
 
     def close(self) -> None:
-        """End all processes; those that do not end by themselves are killed."""
+        """End all processes; a process that does not end by itself is killed."""
         for _, connection in self.workers:
             connection.close()
         for process, _ in self.workers:
@@ -183,7 +183,7 @@ class Pools:
         self.close()
 
     def __reduce__(self) -> tuple[type[Pools], tuple[()]]:
-        """A copy in another process, or of a whole experiment, has processes of its own."""
+        """A copy of the loader in another process, or with a copied experiment, starts separate processes."""
         return Pools, ()
 
 

@@ -178,7 +178,7 @@ class RankRows:
 
 
 def scatter_rows(batch: Batch, positions: NDArray[np.int64], rows: int) -> Batch:
-    """A batch of `rows` rows with those of `batch` at their positions; the other rows are zero and never read."""
+    """A batch of `rows` rows with the rows of `batch` at their positions; the other rows are zero and never read."""
 
     def scatter(value: Any) -> Any:
         if value is None:

@@ -24,7 +24,7 @@ VALUES = ("loss", "gradient_norm")
 
 
 class RowSampler:
-    """Visits rows by their values in earlier epochs: a score for each row, NaN for one that was not visited yet."""
+    """Visits rows by their values in earlier epochs: a score for each row, NaN for a row that was not visited yet."""
 
     def __init__(self, by: str, draws: int | None) -> None:
         name = type(self).__name__
@@ -51,7 +51,7 @@ class RowSampler:
         self.restore(np.where(visits > 0, total / np.maximum(visits, 1), scores))
 
     def restore(self, scores: Array | None) -> None:
-        """Set the scores, e.g. to those of a checkpoint."""
+        """Set the scores, e.g. to the scores in a checkpoint."""
         self.scores, self._drawn = scores, None
 
     def rows(self, seed: int, epoch: int, count: int) -> Rows:
@@ -87,7 +87,7 @@ class RowSampler:
 
 
 class Hard(RowSampler):
-    """Draws rows with replacement, those with large losses or gradient norms in the epochs before more often.
+    """Draws rows with replacement; rows with large losses or gradient norms in earlier epochs are drawn more often.
 
     The first epoch visits every row once.  Rows with wrong labels are hard, too: look at `history.suspects` first.
 

@@ -25,7 +25,7 @@ class RowSource:
         self, items: Any, rows: NDArray[np.int64] | None = None, collate: Callable[[list[Any]], Any] | None = None
     ) -> None:
         self.items, self.rows = items, rows  # the rows of one part of `ws.data.split`; None: all
-        self.collate = collate  # makes a batch of a list of examples; None: they are stacked
+        self.collate = collate  # a function from a list of examples to a batch; None: examples are stacked
         if len(self) == 0:
             raise InputError("the data set is empty: len() is 0. Training needs at least one example.")
 

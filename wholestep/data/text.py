@@ -26,7 +26,7 @@ Ids = NDArray[np.int32]
 T = TypeVar("T", bound="Tokenizer")
 UNKNOWN = "<unknown>"
 _WORDS = re.compile(r"\w+|[^\w\s]")
-_CHUNKS = re.compile(r" ?\w+| ?[^\w\s]+|\s+(?!\S)|\s+")  # of GPT-2: a word has the space before it
+_CHUNKS = re.compile(r" ?\w+| ?[^\w\s]+|\s+(?!\S)|\s+")  # GPT-2's chunks: a word includes the space before it
 
 
 class Tokenizer:

@@ -64,7 +64,7 @@ def as_network(network: str | Network) -> Network:
     return NETWORKS[network]
 
 
-# The number of consecutive messages of a collective over n ranks.
+# The number of messages that a collective over n ranks sends one after the other.
 MESSAGES: Mapping[str, Callable[[int], int]] = MappingProxyType(
     {
         "all_reduce": lambda n: 2 * (n - 1),

@@ -74,7 +74,7 @@ class BasicTrainingLoop:
         self.callbacks.append(callback)
 
     def fit(self, train_data: object, val_data: object = None, epochs: int = 1, **options: Any) -> TrainHistory:
-        """Train, and validate after every epoch if there is validation data; options are those of `ws.fit`."""
+        """Train, and validate after every epoch if there is validation data; takes the options of `ws.fit`."""
         defaults = {"optimizer": self.optimizer, "schedule": self.scheduler, "metrics": self.metrics, "loss": self.loss}
         run = {"callbacks": self.callbacks, "validation": val_data, "epochs": epochs, **options}
         return Experiment(model=self.model, data=train_data, **defaults, **run).fit()

@@ -62,10 +62,10 @@ def accept_foreign_arguments(function: F) -> F:
     """
     code = function.__code__
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if code.co_flags & 0x08:  # it has **options, which accept every name
+    if code.co_flags & 0x08:  # the function has **options, which accept every name
         return function
     own_names, needed = frozenset(parameters), code.co_argcount - len(function.__defaults__ or ())
-    most = code.co_argcount if not code.co_flags & 0x04 else sys.maxsize  # it has *args
+    most = code.co_argcount if not code.co_flags & 0x04 else sys.maxsize  # the function has *args
     name, of_class = function.__name__, function.__name__ == "__init__"
 
     @wraps(function)
@@ -102,7 +102,7 @@ _init_without_arguments = accept_foreign_arguments(_inplace)
 
 
 def translate_arguments(kinds: list[str], parameters: list[str], named: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments under our names; one that is not supported is an error that says what to write."""
+    """The arguments under our names; an unsupported argument is an error that says what to write."""
     from wholestep.interop.keywords import EVERYWHERE, KEYWORDS
     from wholestep.interop.name_tables import Only, Say
 
@@ -113,7 +113,7 @@ def translate_arguments(kinds: list[str], parameters: list[str], named: Mapping[
     out: dict[str, Any] = {}
     for name, value in named.items():
         row = name if name in parameters else rows.get(name)
-        if isinstance(row, tuple):  # the first of several names that the function has
+        if isinstance(row, tuple):  # several names: the first one that the function has
             row = next((word for word in row if word in parameters), None)
         if isinstance(row, Only):
             if not _is_one_of(value, row.values):
@@ -130,7 +130,7 @@ def translate_arguments(kinds: list[str], parameters: list[str], named: Mapping[
 
 
 def drop_foreign_arguments(function: str, own: Container[str], named: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without those of another library's function; one that would have an effect raises an error."""
+    """Drop arguments that have no effect here; raise an error if a dropped argument would have had an effect."""
     from wholestep.interop.keywords import KEYWORDS
     from wholestep.interop.name_tables import Say
 

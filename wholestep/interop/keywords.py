@@ -18,11 +18,11 @@ def _no_effect(names: str) -> dict[str, Row]:
     return dict.fromkeys(names.split(), Only((EVERY,), ""))
 
 
-_NOT_RESCALED: Mapping[str, Row] = {  # of tables of embeddings
+_NOT_RESCALED: Mapping[str, Row] = {  # arguments of embedding tables
     "max_norm": Only((None,), "rows are not rescaled"), "norm_type": Only((2.0,), "rows are not rescaled"),
     "scale_grad_by_freq": Only((False,), "gradients are not rescaled"), **_no_effect("sparse"),
 }  # fmt: skip
-_ON_ARRAYS = _no_effect("verbose workers use_multiprocessing max_queue_size")  # of Keras' predict and evaluate
+_ON_ARRAYS = _no_effect("verbose workers use_multiprocessing max_queue_size")  # Keras' predict and evaluate
 
 
 # Our arguments, and what other libraries call them.
@@ -39,7 +39,7 @@ _RENAMED = {
     "weight_regularizer": "kernel_regularizer embeddings_regularizer",
 }  # fmt: skip
 
-# For every function and layer that has the argument on the right.
+# Rows for every function and layer that has the argument on the right.
 EVERYWHERE: Mapping[str, Row] = {
     **{theirs: ours for ours, names in _RENAMED.items() for theirs in names.split()},
     "input": ("x", "prediction", "start"), "other": ("y", "b"), "target": ("target", "labels"),
@@ -71,7 +71,7 @@ _CSV: Mapping[str, Row] = {  # arguments of pandas.read_csv
     "encoding": Say("files are read as UTF-8: convert others before"),
 }  # fmt: skip
 
-# For one function or class, by its name; these rows are searched before those above.
+# Rows for one function or class, by its name; these are searched before the rows above.
 KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "max": {"dim": Say("torch gives values and indices; write x.max(axis) for the values, x.argmax(axis) for the indices")},
     "min": {"dim": Say("torch gives values and indices; write x.min(axis) for the values, ws.argmin(x, axis) for the indices")},

@@ -62,7 +62,7 @@ class NameTable:
     differs: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, name: str) -> str | None:
-        """What to write for a name that differs here; `{name}` in the sentence stands for the name."""
+        """What to write for a name that differs here; `{name}` in the sentence is replaced by the name."""
         if name in self.say:
             return self.say[name].replace("{name}", name)
         for names, text in self.groups:

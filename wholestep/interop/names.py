@@ -1,4 +1,4 @@
-"""Lookup of other libraries' names: those with the same meaning are resolved, others raise an error with advice."""
+"""Lookup of other libraries' names: a name with the same meaning is resolved, any other raises an error with advice."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from wholestep.errors import UsageError
 if TYPE_CHECKING:
     from wholestep.compiler.frontend.tensor import Tensor
 
-# NumPy's name -> the method if the tensor is the left operand, and if it is the right one
+# NumPy's name -> the method for a tensor as left operand, the method for a tensor as right operand
 OPERATORS = {
     "add": ("__add__", "__radd__"),
     "subtract": ("__sub__", "__rsub__"),

@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import DTypeError, UsageError
 from wholestep.losses.shared import reduce
 
-_LEAST = 1e-30  # the truth value of a false statement, whose loss is therefore 69
+_LEAST = 1e-30  # the least truth value: the loss of a false statement is 69, not infinite
 
 
 def soft_not(truth: Tensor) -> Tensor:

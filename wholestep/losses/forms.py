@@ -84,7 +84,7 @@ def classes_last(scores: Tensor, axis: int) -> Tensor:
 
 
 def class_numbers(loss: str, scores: Tensor, labels: Tensor) -> Tensor:
-    """Class indices in the shape of the rows: that of the scores without their last axis, the classes."""
+    """Class indices in the shape of the rows: the shape of the scores without the class axis (the last one)."""
     rows = scores.shape[:-1]
     if not _is_row_of(labels.shape, rows):
         fail(

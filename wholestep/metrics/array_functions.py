@@ -1,4 +1,4 @@
-"""Functions of arrays and tensors alike: a metric's formula is written once, and evaluated by NumPy or recorded."""
+"""Functions of arrays and of tensors: a metric's formula is written once, and evaluated by NumPy or recorded."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class PSNR(MSE):
         _check_range(self.kind, self.data_range)
 
     def result(self, states: States) -> float:
-        with np.errstate(divide="ignore"):  # infinite without errors
+        with np.errstate(divide="ignore"):  # the result is infinite if there is no error
             return float(10.0 * np.log10(self.data_range**2 / np.float64(super().result(states))))
 
 

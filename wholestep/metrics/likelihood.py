@@ -169,7 +169,7 @@ class Perplexity(LogLoss):
     higher_is_better: ClassVar[bool | None] = False
 
     def result(self, states: States) -> float:
-        with np.errstate(over="ignore"):  # infinite if the model has diverged
+        with np.errstate(over="ignore"):  # the result is infinite if the model has diverged
             return float(np.exp(super().result(states)))
 
 

@@ -96,7 +96,7 @@ class Reading:
         return predicted if seen.form is PredictionForm.ROWS else predicted.astype(t.dtype), actual
 
     def _width(self, seen: Seen[Any], predicted: Any, actual: Any, counted: Any) -> int | None:
-        """The number of classes: that of the scores, or `classes=` of the metric; of arrays the largest class plus 1.
+        """The number of classes: of the scores, or `classes=` of the metric, or for arrays the largest class plus 1.
 
         Raises InputError for classes of arrays outside the range.
         """

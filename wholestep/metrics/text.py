@@ -126,7 +126,7 @@ class BLEU(OfSequences):
         super().__init__()
 
     def _count(self, prediction: Any, target: Any) -> Array:
-        """Matches and totals of each n, the length of the prediction, and that of the nearest reference."""
+        """Matches and totals of each n, the length of the prediction, and the length of the nearest reference."""
         hypothesis = _tokens(prediction)
         references = [_tokens(t) for t in ([target] if isinstance(target, str) else target)]
         nearest = min((abs(len(r) - len(hypothesis)), len(r)) for r in references)[1]

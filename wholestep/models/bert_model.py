@@ -69,7 +69,7 @@ def sizes_of(
     heads: int | None,
     hidden: int | None,
 ) -> tuple[int, int, int, int]:
-    """The sizes of a model (layers, width, heads, inner width): the given ones, else those of the published size."""
+    """The sizes of a model (layers, width, heads, inner width): the arguments, else the published sizes."""
     if size not in named_sizes:
         fail(OptionError, f"{model}: the sizes are {', '.join(named_sizes)}; received {size!r}.")
     usual = named_sizes[size]

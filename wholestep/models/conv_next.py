@@ -36,8 +36,8 @@ def convnext(
 
     Args:
         size: "tiny", "small", "base" or "large".
-        blocks: blocks of each stage, in place of those of the size.
-        widths: channels of each stage, in place of those of the size.
+        blocks: blocks of each stage, instead of the default of the size.
+        widths: channels of each stage, instead of the default of the size.
         drop_path: the probability with which the last block is left out in training; it grows linearly up to it.
         layer_scale: the first factor of the channels of a block (arXiv:2103.17239).
 

@@ -35,9 +35,9 @@ def densenet(
 
     Args:
         size: 121, 161, 169 or 201 layers.
-        growth: channels that each layer adds, in place of those of the size.
-        blocks: layers of each block, in place of those of the size.
-        first: channels before the first block, in place of those of the size.
+        growth: channels that each layer adds, instead of the default of the size.
+        blocks: layers of each block, instead of the default of the size.
+        first: channels before the first block, instead of the default of the size.
 
     Example: `ws.models.densenet(classes=10)`.
     """

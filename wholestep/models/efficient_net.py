@@ -39,7 +39,7 @@ def efficientnet(
 
     Args:
         scale: 0 to 7.
-        dropout: the rate before the scores, in place of that of the scale.
+        dropout: the rate before the scores, instead of the rate of the scale.
         drop_path: the probability with which the last block is left out in training; it grows linearly up to it.
 
     Example: `ws.models.efficientnet(0, classes=10)`.

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from wholestep.session.session import Session
 
 ROUNDED_TO = 64  # capacities are multiples of it, so that texts of similar lengths share a compiled program
-AT_ONCE = 64  # tokens of a prompt that are read in one step
+AT_ONCE = 64  # the most tokens of a prompt that one step reads
 
 
 class KeyValueCache:
     """The cache of keys and values of every layer, inside a step that is being recorded.
 
-    Layers call `extend` in their order; each call has a state of its own.
+    Layers call `extend` in their order; each call has a separate state.
     """
 
     def __init__(self, graph: Graph, start: Tensor, capacity: int) -> None:

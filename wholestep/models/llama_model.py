@@ -49,13 +49,13 @@ def llama(
     """Llama of a published size ("llama-7b", "llama-3-8b", "tinyllama-1.1b") or of any other.
 
     Args:
-        kv_heads: heads of keys and values; equal to `heads` if only those are given.
+        kv_heads: heads of keys and values; by default equal to `heads`.
         hidden: width of the inner layer; 8/3 of the width, rounded up to a multiple of 8, if only the width is given.
         base: the base of the frequencies of rotary positions.
         tied: the token embedding is also the output layer.
         split: workers that divide layers, `ws.Workers(model=2)`, have some of the heads, of those of keys and of the
             inner layer's features each.
-        scaling: the scaling of rotary positions, for a context longer than that of pre-training: Llama 3.1's.
+        scaling: the scaling of rotary positions for a context longer than in pre-training, as in Llama 3.1.
 
     Example: `ws.models.llama(layers=2, width=64, heads=4, kv_heads=2, vocabulary=65, context=64)`.
     """
@@ -72,10 +72,10 @@ def llama(
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """The scaling of rotary positions, with which a model reads longer texts than those of its pre-training.
+    """The scaling of rotary positions, with which a model reads longer texts than in its pre-training.
 
     Without `context` every frequency is divided by `factor`.  With it, as in Llama 3.1, frequencies of more than `high`
-    turns in the `context` of pre-training stay, those of less than `low` turns are divided, those between are mixed.
+    turns in the `context` of pre-training are unchanged, of less than `low` turns divided, and in between mixed.
     """
 
     factor: float

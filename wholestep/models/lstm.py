@@ -35,7 +35,7 @@ def lstm_lm(
 class LSTMLanguageModel(LanguageModel):
     """Tokens (batch, time) -> scores of the next token (batch, time, vocabulary); with a cache, of the last one."""
 
-    context = 2**20  # the most tokens that `generate` may produce; an LSTM has no limit of its own
+    context = 2**20  # the most tokens that `generate` may produce; the network itself has no limit
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ LARGE: tuple[Row, ...] = (  # table 1
     (3, 184, 80, False, True, 1), (3, 480, 112, True, True, 1), (3, 672, 112, True, True, 1),
     (5, 672, 160, True, True, 2), (5, 960, 160, True, True, 1), (5, 960, 160, True, True, 1),
 )  # fmt: skip
-TABLES = {"small": (SMALL, 1024), "large": (LARGE, 1280)}  # and the channels before the scores
+TABLES = {"small": (SMALL, 1024), "large": (LARGE, 1280)}  # size -> rows, and the channels before the scores
 EPS = 1e-3
 
 

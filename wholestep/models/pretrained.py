@@ -340,8 +340,8 @@ KINDS: dict[str, Architecture] = {
         _gpt2,
         r"(?:transformer\.)?h\.(\d+)\.",
         (
-            (r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)", None),  # masks of triangles
-            (r"lm_head\.weight", None),  # the embedding again
+            (r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)", None),  # triangular causal masks
+            (r"lm_head\.weight", None),  # the embedding under a second name
             (r"transformer\.(.*)", r"\1"),
         ),
     ),

@@ -18,7 +18,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
 from wholestep.nn import BatchNorm2d, Conv2d, GlobalAvgPool2d, Linear, MaxPool2d, Module, Sequential
 
-# makes the shortcut from (inputs, outputs, stride, dtype), where shapes differ
+# (inputs, outputs, stride, dtype) -> the shortcut of a block whose input and output shapes differ
 Shortcut = Callable[[int, int, int, object], Module]
 
 
@@ -38,7 +38,7 @@ def resnet56(classes: int = 10, option: str = "A", dtype: object = "float32") ->
 
 
 def resnet18(classes: int = 1000, dtype: object = "float32", stem: str = "7x7") -> ResNet:
-    """ResNet-18 for images of about 224 x 224, 11.7 M parameters; with `stem="3x3"` for those of about 32 x 32.
+    """ResNet-18 for images of about 224 x 224, 11.7 M parameters; with `stem="3x3"` for images of about 32 x 32.
 
     Example: `ws.models.resnet18()`.
     """

@@ -47,7 +47,7 @@ class Tabular(Module):
     Example: `ws.fit(ws.models.Tabular(), (frame, "species"), loss="cross_entropy", epochs=20)`.
     """
 
-    middle: Tensor  # the mean of the target, in its units, if numbers are predicted
+    middle: Tensor  # for numeric targets: their mean, in their units
     spread: Tensor
 
     def __init__(

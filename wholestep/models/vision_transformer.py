@@ -88,7 +88,7 @@ class ViT(Module):
 
 
 class ViTEncoder(Module):
-    """Maps images to hidden vectors (batch, 1 + patches, width); the first one is that of the class token."""
+    """Maps images to hidden vectors (batch, 1 + patches, width); the first vector belongs to the class token."""
 
     def __init__(self, embeddings: ViTEmbeddings, encoder: BertLayers, layernorm: LayerNorm) -> None:
         self.embeddings, self.encoder, self.layernorm = embeddings, encoder, layernorm

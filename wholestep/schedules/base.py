@@ -48,7 +48,7 @@ class Schedule(ABC):
         """The value at step `n` with the constants `v` of the schedule; all are floats, or all are tensors."""
 
     def numbers(self) -> dict[str, float | None]:
-        """The numbers of the formula by name; those of a nested schedule are called `<field>.…`."""
+        """The numbers of the formula by name; numbers of a nested schedule are called `<field>.…`."""
         numbers: dict[str, float | None] = {}
         for f in fields(self):
             value = getattr(self, f.name)
@@ -218,7 +218,7 @@ class Schedule(ABC):
 
 
 class FormulaNumbers(SimpleNamespace):
-    """The numbers of a formula as attributes; `inner(name)` are those of a nested schedule."""
+    """The numbers of a formula as attributes; `inner(name)` has the numbers of a nested schedule."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         super().__init__(**{k: v for k, v in values.items() if "." not in k})

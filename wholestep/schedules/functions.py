@@ -16,7 +16,7 @@ from wholestep.schedules.curves import check_milestones
 from wholestep.schedules.maths import Value, choose
 
 Factor = Callable[[Any], Any]
-MOST = 512  # the most changes in a table: every step makes one comparison for each
+MOST = 512  # the most changes in a table: every step compares with each of them
 TRIED = (0, 1, 2, 3, 5, 8, 13, 50, 99, 100, 1000)
 
 

@@ -35,7 +35,7 @@ def mode_of_name(monitor: str) -> str | None:
 
 @cache
 def _words() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """The words for which smaller is better, those for which larger is better, and metrics matched by their whole name.
+    """Words that mean smaller is better, words that mean larger is better, and metrics matched by their full name.
 
     The words are the last ones of our metrics' names and the two lists above; "variance" alone has no direction.
     """

@@ -1,4 +1,4 @@
-"""The learning rates of an optimizer: its own, and those of groups with a separate lr."""
+"""The learning rates of an optimizer: its own rate, and the rates of groups with a separate lr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNBOUND = {
     "PolynomialLR": "ws.schedules.Polynomial(None, 10, unit='epoch')",
     "ReduceLROnPlateau": "ws.schedules.ReduceOnPlateau(None, factor=0.1, patience=3)",
 }
-OWN = ""  # the name of the optimizer's own rate; those of groups have the names of their runtime scalars
+OWN = ""  # the name of the optimizer's own rate; rates of groups have the names of their runtime scalars
 
 
 def rates_of(optimizer: Any, kind: str) -> dict[str, float]:

@@ -86,7 +86,7 @@ class TorchSchedule:
         return float(self.schedule(self.last_epoch if n is None else n))
 
     def get_last_lr(self) -> list[float]:
-        """The current learning rates: the optimizer's own, then those of groups with a separate one."""
+        """The current learning rates: the optimizer's own rate, then the rates of groups with a separate one."""
         return [s(self.last_epoch) for s in self.schedules.values()]
 
     def state_dict(self) -> dict[str, Any]:

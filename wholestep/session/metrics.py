@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class EntryMetrics:
-    """The metrics of one entry point.  Its states are in the model's state; those of `evaluate` have a `prefix`."""
+    """The metrics of one entry point.  Their states are in the model's state, with a `prefix` for `evaluate`."""
 
     def __init__(self, options: StepOptions, state: State, plans: Sequence[Plan], prefix: str) -> None:
         weighted = f"{WEIGHTED}." if any(name == WEIGHT for name, _ in plans[0].inputs) else ""

@@ -50,7 +50,7 @@ class Programs:
         self.of_micro_batches: list[Program] = []  # the programs of one step, in order
         self.scalars = RuntimeScalars(_broadcast(self.entries))
         self.turn = SessionCounter()  # counts the steps of this session
-        self.counts: Counting = state  # `turn` is the counter of the session that steps; read in every step
+        self.counts: Counting = state  # `counts.turn` is the counter of the session that is stepping
         self.turns = SessionLock()  # the lock of threads that share the session
         self.held: dict[str, AnyArray] = {}  # inputs given by set_input
         self.notes: tuple[str, ...] = ()  # lines of the report about the data of a run
@@ -98,13 +98,13 @@ class Programs:
         )
 
     def with_held(self, inputs: dict[str, object]) -> dict[str, object]:
-        """Inputs merged with those of `set_input`, which hold until they are given again."""
+        """Inputs merged with the inputs of `set_input`, which are used until they are set again."""
         self.held = {name: a for name, a in self.held.items() if name not in inputs}
         return {**self.held, **inputs}
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans that a step runs: one, or those of micro-batches."""
+        """The plans that a step runs: one plan, or the plans of its micro-batches."""
         return tuple(p.plan for p in self.of_micro_batches) or (self.main.plan,)
 
     @property
@@ -140,7 +140,7 @@ class Programs:
     # -- counting ------------------------------------------------------------------------------------------------
 
     def take_turn(self) -> None:
-        """Let steps count for this session: its own counter, and those of the parameters that it updates."""
+        """Make steps count for this session: its own counter, and the counters of the parameters that it updates."""
         if not self.main.plan.updated:
             return
         self.need_averages("a step")
@@ -158,7 +158,7 @@ class Programs:
             raise UsageError(f"{what} is not possible inside `with ws.optim.raw_weights(...)`; leave it first.")
 
     def _begin_averages(self) -> None:
-        """Initialize new averages with the current weights; end those of weights that are now trained without."""
+        """Initialize new averages with the current weights; end averages of weights that are now trained without."""
         state, averaged = self.state, self.clocks.averaged
         if not state.family.averages or not self.where.device.runs:
             return

@@ -89,7 +89,7 @@ class LiveOptimizer:
     Example::
 
         session.optimizer.lr = 1e-4        # from the next step on; nothing is compiled
-        session.optimizer["head"].lr = 1e-2  # of a group that has an lr of its own
+        session.optimizer["head"].lr = 1e-2  # the lr of a group with a separate lr
     """
 
     def __init__(self, name: str, scalars: RuntimeScalars) -> None:
@@ -207,7 +207,7 @@ class LiveSchedule:
         self.set_numbers({name: value})
 
     def set_numbers(self, values: Mapping[str, float]) -> None:
-        """Change numbers by name, those of a nested schedule as `"after.T_max"`; OptionError outside their range."""
+        """Change numbers by name, e.g. `"after.T_max"` of a nested schedule; OptionError outside their range."""
         now = {**self.numbers(), **values}
         self._schedule.with_numbers(now)  # checks them together
         for k in values:

@@ -80,8 +80,8 @@ def only_trained() -> Session | None:
 class Session:
     """A compiled step, ready to run.  `ws.build_session` makes one from a graph; `Session(plan)` from a plan alone.
 
-    Threads may share a session: its lock serialises their steps, and each gets the results of its own inputs.  To run
-    in parallel, give each thread a session of its own.
+    Threads may share a session: its lock serialises their steps, and each thread gets the results of its inputs.  To
+    run in parallel, give each thread a separate session.
 
     Args:
         plan: a plan from `compile_training_graph` or `load_plan`.
@@ -198,7 +198,7 @@ class Session:
 
         Args:
             to: "c": C source that needs nothing but one block of memory; "wasm": a WebAssembly module.
-            target: the instruction set of the C source, such as "cpu/portable"; None: that of the session.
+            target: the instruction set of the C source, such as "cpu/portable"; None: the session's.
 
         Example: `session.export("step")`, then `cmake -S step -B build && cmake --build build`.
         """
@@ -361,7 +361,7 @@ class Session:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans that a step runs: one, or those of micro-batches."""
+        """The plans that a step runs: one plan, or the plans of its micro-batches."""
         return self._programs.plans
 
     @property

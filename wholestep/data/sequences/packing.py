@@ -49,7 +49,7 @@ def pack(lengths: Integers, capacity: int, slots: int) -> tuple[Integers, Intege
     """Best-fit decreasing: the row of each sequence, its position in that row, and the number of rows."""
     row, slot = np.empty((2, len(lengths)), np.int64)
     rooms: list[int] = []  # the distinct numbers of free elements of the open rows, sorted
-    open_rows: dict[int, list[int]] = {}  # number of free elements -> rows
+    open_rows: dict[int, list[int]] = {}  # number of free elements -> rows with that many
     used: list[int] = []  # number of sequences in each row
     for i in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[i])

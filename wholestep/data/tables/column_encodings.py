@@ -77,7 +77,7 @@ def parts_of_dates(values: Array) -> tuple[Array, Array]:
 class Categories:
     """A column of categories: codes from 1 for the values of the training rows; 0 is a value that they do not have.
 
-    With `gaps`, a missing value is a category of its own, the last.
+    With `gaps`, missing values form a separate category, the last one.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Classes:
     """Labels of any type, sorted: a class is encoded as its index."""
 
     values: tuple[Label, ...]
-    answers: bool = False  # binary with one score: the second class is the positive one
+    answers: bool = False  # is the target binary with a single score?  The second class is positive
 
     def encode(self, column: Column) -> Array:
         need_targets(column)

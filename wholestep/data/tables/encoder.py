@@ -35,7 +35,7 @@ from wholestep.data.tables.frame_data import need_framed, need_targets
 from wholestep.errors import InputError, OptionError, TrainingWarning, UnknownNameError
 
 LARGEST_VOCABULARY = 2000
-FEWEST_IDENTIFIERS = 20  # rows; with fewer, quantities may all differ by chance
+FEWEST_IDENTIFIERS = 20  # rows; in a shorter column, quantities may all differ by chance
 KINDS = ("numbers", "categories", "text", "dates", "ignore")  # arguments that list columns
 _ID_NAME = re.compile(r"(?i:(?:^|[_\W])(?:id|uuid|guid|key|index))$|[a-z](?:Id|ID)$")
 IDENTIFIER, AMBIGUOUS_DATES = "identifier?", "day or month first?"

@@ -58,7 +58,7 @@ class ColumnSummary:
 class Encoding:
     """A fitted encoder: how each column of a table becomes numbers.  `print` shows it as a table.
 
-    `ws.data.Encoder().fit(frame)` returns one; `model.encoder` is that of a trained `ws.models.Tabular`.
+    `ws.data.Encoder().fit(frame)` returns an encoding; a trained `ws.models.Tabular` has one as `model.encoder`.
     """
 
     numbers: tuple[Numbers, ...] = ()
@@ -269,6 +269,6 @@ def _target_of(stored: Mapping[str, Any] | None) -> Target | Classes | None:
 
 
 def _offset_codes(codes: list[Array], sizes: list[int]) -> Array:
-    """All columns share one embedding table: offset the codes of each column by the sizes of those before it."""
+    """All columns share one embedding table: offset the codes of each column by the sizes of the columns before it."""
     starts = np.cumsum([0, *sizes[:-1]])
     return np.stack([np.where(c == UNSEEN, UNSEEN, c + s) for c, s in zip(codes, starts)], axis=1).astype(np.int32)

@@ -1,1 +1,1 @@
-"""Starting ranks: on this machine, over ssh, under Ray; how they meet and authenticate each other."""
+"""Starting ranks on this machine, over ssh or under Ray; how ranks connect to and authenticate each other."""

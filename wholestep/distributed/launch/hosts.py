@@ -77,7 +77,7 @@ class _Agent:
     host: str
     task: Task
     child: subprocess.Popen[bytes]
-    exits: dict[int, RankExit]  # exits of all ranks of the job; the agent reports those of its machine
+    exits: dict[int, RankExit]  # exits of all ranks of the job; each agent reports the exits on its machine
     readers: list[threading.Thread] = field(default_factory=list)
 
     @staticmethod

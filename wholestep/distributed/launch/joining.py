@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wholestep")
 
-FAILED, LOST = 1, 75  # exit codes: an error of the script's own; a rank was lost, and a restart may go on (EX_TEMPFAIL)
-JOIN = 300.0  # seconds that a rank waits at least for the others, which may first prepare their data
+FAILED, LOST = 1, 75  # exit codes: the script has an error; a rank was lost, so a restart may help (EX_TEMPFAIL)
+JOIN = 300.0  # the least seconds that a rank waits for the others, which may prepare data first
 # Seconds that an ending rank waits for the others under MPI, whose launcher counts a rank that does not wait as lost.
 FINISH = 60.0
 INSTALL = "pip install 'wholestep[mpi]'"
 
 _joined: ProcessGroup | None = None
-_grids: dict[int, ProcessGrid] = {}  # by the number of ranks along the model axis
+_grids: dict[int, ProcessGrid] = {}  # number of ranks along the model axis -> grid
 
 
 def join(workers: Workers) -> ProcessGroup | ProcessGrid | None:

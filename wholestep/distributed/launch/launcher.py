@@ -89,7 +89,7 @@ def _run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[RankExit]:
 
 
 def run_here(job: Job, variables: Mapping[str, str]) -> list[RankExit]:
-    """Run all ranks as child processes that meet on loopback; return their exits."""
+    """Run all ranks as child processes that connect over loopback; return their exits."""
     children: list[subprocess.Popen[bytes]] = []
     readers: list[threading.Thread] = []
     secret = new_secret()

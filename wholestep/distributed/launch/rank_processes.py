@@ -18,7 +18,7 @@ from wholestep import platforms
 
 FORWARDED = platforms.ending_signals()  # signals forwarded to every rank
 FINISHED = (0, *(128 + number for number in FORWARDED))  # exit codes of success; after a signal a rank saves and ends
-STEP_BYTES = 8  # size of the step number in a rank's notes, which its parent reads after its end; a text may follow
+STEP_BYTES = 8  # bytes of the step number in a rank's notes, which the launcher reads after the rank's end
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 POLL = 0.02  # seconds between two polls of child processes
 

@@ -45,7 +45,7 @@ class Rendezvous:
             thread.start()
 
     def close(self) -> None:
-        """Close the server and all connections, including those of ranks that still wait."""
+        """Close the server and all connections, including connections to ranks that still wait."""
         self._closing.set()
         for channel in list(self._channels.values()):
             channel.shut()

@@ -53,7 +53,7 @@ class ProcessGrid:
         return self.whole.broadcast(data)
 
     def gather(self, data: bytes) -> Sequence[bytes]:
-        """All-gather bytes: the result, on every rank, has those of all ranks."""
+        """All-gather bytes: the result, on every rank, contains the bytes of all ranks."""
         return self.whole.gather(data)
 
     def check(self) -> None:

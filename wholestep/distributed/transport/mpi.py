@@ -112,7 +112,7 @@ def _mpi_library_path() -> str:
 
 
 def _unlink_shared_memory(comm: MPI.Intracomm) -> None:
-    """Unlink the files of shared memory, so that none is left behind if ranks are killed.
+    """Unlink the files of shared memory, so that none remains if ranks are killed.
 
     All ranks have mapped them when the barrier ends.
     """

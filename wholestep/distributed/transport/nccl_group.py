@@ -31,7 +31,7 @@ CHECK = 0.05  # seconds between two checks of the other ranks
 ANSWER = 10.0  # seconds that a rank has to answer before it counts as absent
 CLOSE = 5.0  # seconds that leaving may take
 
-_joined: dict[int, NcclGroup] = {}  # the group of each GPU
+_joined: dict[int, NcclGroup] = {}  # number of a GPU -> its group
 
 
 def take_gpu(workers: Workers) -> None:
@@ -88,7 +88,7 @@ class NcclGroup:
         gpu.watch = self
 
     def _meet(self) -> None:
-        """Check, in all ranks, that each has the same version of NCCL and a GPU of its own."""
+        """Check, on all ranks, that each has the same version of NCCL and a different GPU."""
         try:
             description: dict[str, object] = {
                 "gpu": self._gpu.bus,
@@ -145,11 +145,11 @@ class NcclGroup:
         return data if self._control is None else self._control.broadcast(data)
 
     def gather(self, data: bytes) -> Sequence[bytes]:
-        """All-gather bytes: the result, on every rank, has those of all ranks."""
+        """All-gather bytes: the result, on every rank, contains the bytes of all ranks."""
         return [data] if self._control is None else self._control.gather(data)
 
     def check(self) -> None:
-        """Raise a failure of the process group; `until` raises those of NCCL."""
+        """Raise a failure of the process group; `until` raises failures of NCCL."""
         if self._control is not None:
             self._control.check()
 
@@ -234,7 +234,7 @@ class NcclGroup:
             user.forget_graphs()
 
         def leave() -> None:
-            with suppress(Exception):  # the process or the run ends in any case
+            with suppress(Exception):  # the process or the run ends even if this fails
                 call()
 
         thread = Thread(target=leave, daemon=True)

@@ -41,7 +41,7 @@ UNLIKE = (
     "What workers do together all of them call, in one order: steps, and where they have divided states or layers "
     "also ws.save_checkpoint, session.state_dict and session.get.",
 )
-# texts by error number; any other: GONE
+# error number -> texts; for any other number: GONE
 MEANINGS = {errno.ETIMEDOUT: LATE, errno.EPROTO: UNLIKE, errno.EBADMSG: ALTERED}
 
 
@@ -90,10 +90,10 @@ class ProcessGroup:
         self.grid = Mesh(self.size)
         self.ranks = [Rank(text.decode()) for text in transport.gather(_identity_text().encode())]
         self.asked_for_memory, self._library = memory, native.library()
-        self._beside: list[ProcessGroup] = []  # groups along those axes of a mesh that contain this rank
+        self._beside: list[ProcessGroup] = []  # this rank's groups along the axes of a mesh
         if of is not None:
             of._beside.append(self)
-        self.notes: int | None = None  # a file for the last step, which outlives this process
+        self.notes: int | None = None  # a file for the last step; the launcher reads it after this process has ended
         window_bytes = self._library.ws_processes_window(self.size, self._piece_bytes(True))
         windows = transport.windows(window_bytes) if memory else None
         self.memory = windows is not None  # does it use shared memory, rather than messages?
@@ -125,7 +125,7 @@ class ProcessGroup:
         """The address of its `ws_group`."""
         return ctypes.addressof(self.native)
 
-    whole_address = address  # the same address, unless there is a model axis
+    whole_address = address  # with a model axis the two addresses differ
 
     @property
     def bytes_sent(self) -> int:
@@ -142,7 +142,7 @@ class ProcessGroup:
         return words.tobytes()[:length]
 
     def gather(self, data: bytes) -> Sequence[bytes]:
-        """All-gather bytes: the result, on every rank, has those of all ranks."""
+        """All-gather bytes: the result, on every rank, contains the bytes of all ranks."""
         if self.notes is not None:
             os.pwrite(self.notes, int(self.native.step).to_bytes(STEP_BYTES, "little"), 0)
         lengths = np.zeros(self.size, np.int64)

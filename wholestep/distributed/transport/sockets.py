@@ -30,7 +30,7 @@ class Meeting:
 
     address: Address  # address of the rendezvous
     secret: bytes
-    node: str  # the launcher's name of this machine: ranks with different ones share no memory
+    node: str  # the launcher's name of this machine: only ranks with the same name share memory
 
 
 class SocketTransport:
@@ -38,7 +38,7 @@ class SocketTransport:
 
     Args:
         rank, size: this rank, and the number of all ranks.
-        meeting: the rendezvous.
+        meeting: the rendezvous of the ranks.
         timeout: seconds to wait for the others.
     """
 

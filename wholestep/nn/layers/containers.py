@@ -183,7 +183,7 @@ class Ensemble(Module):
     Args:
         members: the models.
         combine: "mean" of the outputs; for scores of classes that is the normalised geometric mean of the members'
-            probabilities.  "vote": the fraction of the members whose highest score is that of the class.  Or a module
+            probabilities.  "vote": the fraction of the members that give the class the highest score.  Or a module
             that takes the members' outputs side by side on their last axis (stacking); it is trained by `ws.fit` of the
             ensemble, after `member.freeze("*")` of each.
 

@@ -97,7 +97,7 @@ class AnyConv(Module):
 
 
 class Conv1d(AnyConv):
-    """A convolution of signals (`ws.conv1d`); the arguments are those of `Conv2d`, one number each.
+    """A convolution of signals (`ws.conv1d`); takes `Conv2d`'s arguments, one number each.
 
     Example: `ws.nn.Conv1d(1, 8, 5, padding="same")`.
     """
@@ -123,7 +123,7 @@ class Conv2d(AnyConv):
 
 
 class Conv3d(AnyConv):
-    """A convolution of volumes or videos (`ws.conv3d`); the arguments are those of `Conv2d`, a number or three each.
+    """A convolution of volumes or videos (`ws.conv3d`); takes `Conv2d`'s arguments, one number or three each.
 
     Example: `ws.nn.Conv3d(3, 16, 3, padding=1)`.
     """
@@ -211,7 +211,7 @@ class SeparableConv2d(Module):
 
     Args:
         multiplier: output channels of the depthwise convolution per input channel.
-        init: the initializer of both weights; by default that of `Conv2d`.
+        init: the initializer of both weights; by default the same as of `Conv2d`.
 
     Example: `ws.nn.SeparableConv2d(32, 64, 3, padding="same")`.
     """

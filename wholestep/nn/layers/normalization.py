@@ -45,7 +45,7 @@ class _BatchNorm(Module):
             fail(ShapeError, f"{self!r} takes {self.channels} channels, {shapes}; received {shape_text(x.shape)}.")
         mean, variance = self.running_mean, self.running_var
         if mean is not None and variance is not None and not self.__dict__.get(TRAINABLE, True):
-            return normalize_by(x, mean, variance, self.eps, self.weight, self.bias)  # neither is updated
+            return normalize_by(x, mean, variance, self.eps, self.weight, self.bias)  # neither is updated: it is frozen
         return batch_norm(x, self.weight, self.bias, mean, variance, self.momentum, self.eps, self.per_worker)
 
     def options(self) -> str:

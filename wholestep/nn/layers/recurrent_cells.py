@@ -16,7 +16,7 @@ from wholestep.nn.module.parameter import parameter, weight
 
 
 class _Cell(Module):
-    """The base class of cells: one step of `layer`, with weights of its own."""
+    """The base class of cells: one step of `layer`, with separate weights."""
 
     layer: type[Recurrent]
     weight_ih: Tensor

@@ -89,7 +89,7 @@ class GradNorm(_LossWeights):
             fail(OptionError, f"GradNorm: shared is a layer that all parts depend on; received {shared!r}.")
         if not alpha >= 0 or not lr > 0:
             fail(OptionError, f"GradNorm: alpha is at least 0 and lr above 0; received {alpha!r} and {lr!r}.")
-        self.shared: Callable[[], Module] = lambda: shared  # no part of this module: the model owns it
+        self.shared: Callable[[], Module] = lambda: shared  # a lambda hides it: not a submodule
         self.alpha, self.lr = alpha, lr
         self.weight = Buffer((len(parts),), 1.0)  # type: ignore[assignment]
         self.first = Buffer((len(parts),), 0.0)  # type: ignore[assignment]

@@ -43,7 +43,7 @@ class _ModuleSearch:
             self.callable(function.func)
         elif isinstance(function, MethodType):
             seen = (id(function.__self__), function.__func__)
-            if seen not in self._seen:  # methods of a library call each other
+            if seen not in self._seen:  # a function may be reached several times: methods of a library call each other
                 self._seen.add(seen)
                 self.callable(function.__func__)
                 self.value("self", function.__self__, _names(function.__func__.__code__))
@@ -117,7 +117,7 @@ def _variables(function: FunctionType, names: tuple[str, ...]) -> Iterator[tuple
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # it has no value yet
+        except ValueError:  # the variable has no value yet
             continue
     defaults = function.__defaults__ or ()
     arguments = code.co_varnames[: code.co_argcount]

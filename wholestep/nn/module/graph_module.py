@@ -50,7 +50,7 @@ class RecordedProgram:
         return _read_program, (print_graph(self.graph), self.form, self.name, self.origin)
 
     def __deepcopy__(self, _: Any) -> RecordedProgram:
-        return self  # it is immutable
+        return self  # immutable, so a copy is not needed
 
 
 def _read_program(graph: str, form: Any, name: str, origin: str) -> RecordedProgram:

@@ -58,10 +58,10 @@ class Module:
         if isinstance(forward := vars(cls).get("forward"), FunctionType):
             cls.forward = trace.forward_of_arrays_too(forward)  # type: ignore[method-assign]
 
-    fixed_batch = False  # does it accept only the batch size that it was made for?
+    fixed_batch = False  # does it accept only one batch size?
     fixed_inputs: frozenset[str] = frozenset()  # inputs whose first axis is not the batch: edges of a graph, a table
     products_in_float32 = False  # see nn.in_float32
-    weight_regularizer: Any = None  # the regularizer of its weights and of those of its submodules
+    weight_regularizer: Any = None  # the regularizer of the weights of the module and its submodules
     activity_regularizer: Any = None  # the regularizer of its output: see nn/module/regularizers.py
     unused_names: tuple[str, ...] = ()  # arrays in other libraries' files that this module does not use
 
@@ -134,7 +134,7 @@ class Module:
         return {name: value for name, value in self.__dict__.items() if name not in COMPILED}
 
     def children(self) -> dict[str, Module]:
-        """The modules in attributes by name; those in lists, tuples and dicts as `name.0`, `name.key`."""
+        """The modules in attributes by name; modules in lists, tuples and dicts are called `name.0`, `name.key`."""
         return {path: module for name, value in vars(self).items() for path, module in _modules_in(name, value)}
 
     # -- what it holds -------------------------------------------------------------------------------------------

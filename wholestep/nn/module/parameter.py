@@ -56,7 +56,7 @@ class Parameter:
     frozen = False  # see Module.freeze
     optional = False  # is it left unchanged, without an error, if the loss does not depend on it?
     splitting: Splitting | None = None  # how it is divided in tensor parallelism: see wrappers/tensor_parallel.py
-    # for a copy made before initialization: number and name in the original network
+    # number and name in the original network, for a copy from before the initialization
     origin: tuple[int, str] | None = None
     slot: Slot | None = None  # storage of its values, once they are needed; all sessions of the model share it
 
@@ -87,7 +87,7 @@ class Parameter:
         initializers.check_fits(chosen, self.shape, self._kind)
         self.init = initializers.outputs_first(chosen, self.shape) if outputs_first else chosen
         self.by_columns, self.frozen = by_columns, not requires_grad
-        # created inside a step, thus by every recording of it: the step holds the values
+        # created anew by every recording of a step: the step stores the values
         self.adopts = current_graph() is not None
 
     @property
@@ -184,7 +184,7 @@ def parameter(shape: object, init: object = None, dtype: object = "float32") -> 
 
 
 def weight(shape: object, init: object, dtype: object = "float32", *, by_columns: bool = False) -> Any:
-    """A `parameter` whose first axis is that of the outputs, as for the weights of all layers in `ws.nn`."""
+    """A `parameter` whose first axis is the outputs, as for the weights of all layers in `ws.nn`."""
     return Parameter(shape, init, dtype, outputs_first=True, by_columns=by_columns)
 
 

@@ -78,7 +78,7 @@ def _probabilities(scores: Array, meaning: Meaning) -> Array:
             "'cross_entropy' or 'bce', or take model.predict_classes(x).",
         )
     out = np.array(scores)  # a copy that is changed in place
-    if meaning.each:  # 1 / (1 + exp(-x)), written so that exp cannot overflow
+    if meaning.each:  # sigmoid, written so that exp cannot overflow
         np.exp(-np.abs(scores), out=out)
         return np.asarray(np.where(scores >= 0, 1, out) / (1 + out), scores.dtype)
     out -= out.max(axis=meaning.axis, keepdims=True)

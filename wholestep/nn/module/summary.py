@@ -17,7 +17,7 @@ from wholestep.errors import UsageError
 from wholestep.nn.module import trace
 from wholestep.nn.module.module import SEEN, Module
 
-MOST_LAYERS = 99  # that a notebook shows
+MOST_LAYERS = 99  # the most layers that a notebook shows
 
 
 @dataclass(frozen=True)

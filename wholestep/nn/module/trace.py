@@ -32,7 +32,7 @@ class Trace:
         self.graph = graph
         self.held = {} if root is None else {"": root}
         if graph.recorded_by is not None:
-            # imported here because a single model does not need it
+            # imported here because only several models of one step need it
             from wholestep.nn.module.find_modules import holders
 
             self.held |= holders(graph.recorded_by, besides=root)

@@ -1,4 +1,4 @@
-"""Compare the arrays of a file with those of a model: renamed arrays, and a readable diff of what does not match."""
+"""Compare the arrays of a file with the arrays of a model: renamed arrays, and a readable diff of mismatches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _first(parts: Sequence[object], shown: int | None, between: str) -> str:
 
 
 def rename_names(names: Iterable[str], rename: Rename | None) -> dict[str, str]:
-    """A map from new names to names in the file, without those that are renamed to None."""
+    """A map from new names to names in the file, without names that are renamed to None."""
     names = list(names)
     other = _by_paths(names, rename) if isinstance(rename, Mapping) else rename
     if other is None:

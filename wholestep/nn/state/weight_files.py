@@ -43,7 +43,7 @@ def is_torch_file(path: Path) -> bool:
             head = file.read(9)
     except OSError:
         return path.suffix in TORCH
-    is_safetensors = head[8:] == b"{"  # after the length of its header
+    is_safetensors = head[8:] == b"{"  # the bytes after the length of the header
     return not is_safetensors and (path.suffix in TORCH or head.startswith((b"PK\x03\x04", b"\x80")))
 
 
@@ -111,7 +111,7 @@ def _read_torch(path: Path) -> dict[str, Array]:
 
 
 def _tensors(loaded: object, path: Path) -> dict[str, Any]:
-    """The tensors by name; for a checkpoint with other content, those of its `state_dict` or `model`."""
+    """The tensors by name; of a checkpoint with other content, the tensors in its `state_dict` or `model`."""
     for inner in ("state_dict", "model", "model_state_dict"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(inner), Mapping):
             loaded = loaded[inner]

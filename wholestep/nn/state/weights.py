@@ -52,7 +52,7 @@ def by_name(values: Any, rename: Rename | None) -> dict[str, object]:
 
 
 def _match(model: Module, values: Mapping[str, object], hinting: bool) -> tuple[LoadReport, dict[str, Array]]:
-    """The arrays that match the model, by the names under which it stores them, and a report of those that do not."""
+    """The arrays that match the model, by the model's names of them, and a report of the arrays that do not match."""
     arrays = model.named_arrays()
     first = {owned: name for name, owned in arrays.items()}
     # every name -> the name under which the array is stored
@@ -126,7 +126,7 @@ def save_arrays(
     target = Path(path)
     arrays = {
         name: np.ascontiguousarray(a).reshape(a.shape) for name, a in values.items()
-    }  # reshape, since scalars become arrays of one axis
+    }  # reshape, because scalars were stored as arrays with one axis
     try:
         with temporary_for(target) as temporary:
             save_file(arrays, temporary, metadata={"format": "pt", **(header or {})})

@@ -148,7 +148,7 @@ class Adapters:
         return {name: whole[name] for name in self._names()}
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write A and B, and nothing else, as safetensors under peft's names.
+        """Write only A and B, as safetensors under peft's names.
 
         Example: `adapters.save("adapter_model.safetensors")`.
         """

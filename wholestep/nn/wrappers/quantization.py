@@ -28,8 +28,8 @@ from wholestep.nn.module.parameter import Buffer
 from wholestep.nn.module.trace import watch_modules
 
 Array = np.ndarray[Any, Any]
-LOW, HIGH = -128, 127  # of inputs; weights are symmetric, -127 to 127
-LEAST = 1e-12  # the smallest scale, of weights or inputs that are all 0
+LOW, HIGH = -128, 127  # the range of quantized inputs; weights are symmetric, -127 to 127
+LEAST = 1e-12  # the smallest scale, for weights or inputs that are all 0
 OBSERVERS = ("average", "extremes", "fixed")
 FAKE_QUANTIZE = "ws.nn.fake_quantize"  # the name of the recorded node, which the ONNX writer reads
 
@@ -41,7 +41,7 @@ def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor | float = 0.0) ->
 
     Args:
         scale: a number, or one per slice, of a shape that broadcasts with x.
-        zero_point: the integer that stands for 0.
+        zero_point: the integer that represents 0.
 
     Example: `y = ws.nn.fake_quantize(x, scale=x.abs().max() / 127.0)`.
     """
@@ -153,7 +153,7 @@ def _quantized_class(kind: type[Module], per_channel: bool, share: float | None)
 
 
 def _observe(layer: Any, x: Tensor, share: float | None) -> tuple[Tensor, Tensor]:
-    """The range of the input: in a training step the one that this batch has moved, which contains 0.
+    """The range of the input, which contains 0; a training step moves it towards the range of the batch first.
 
     It moves by a share of the way to the batch's; 0: to the extremes of both, None: not at all.
     """

@@ -15,7 +15,7 @@ Weights = Mapping[str, np.ndarray[Any, Any]]
 
 
 def soup(model: Module, ingredients: Sequence[Module], score: Callable[[Module], float] | None = None) -> list[int]:
-    """Give a model the mean of the weights of others (arXiv:2203.05482); integers are those of the first.
+    """Give a model the mean of the weights of others (arXiv:2203.05482); integers are copied from the first.
 
     Args:
         model: of the same architecture; it is changed.

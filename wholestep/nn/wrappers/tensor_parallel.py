@@ -49,7 +49,7 @@ def mark_split(
 
 
 def need_choice(layer: str, choice: object, *supported: str) -> Any:
-    """The value of `split=`, which must be one that the layer supports; True selects the only one."""
+    """The value of `split=`, which must be a mode that the layer supports; True selects the only mode."""
     if choice is True and len(supported) == 1:
         return supported[0]
     if choice not in supported:
@@ -75,7 +75,7 @@ def split_attention(layer: Any, choice: object) -> None:
     for name in ("in_proj_weight", "in_proj_bias"):
         if name in owned and shared == layer.heads:
             mark_split(owned[name], 0, kind, HEADS, layer.heads, blocks=3)
-        elif name in owned:  # key heads are on the worker of the query heads that use them
+        elif name in owned:  # a key head belongs to the worker of the query heads that use it
             mark_split(owned[name], 0, kind, f"kv_{HEADS}", shared, blocks=3, widths=of_each)
     mark_split(owned["out_proj.weight"], 1, kind, HEADS, layer.heads)
 

@@ -31,7 +31,7 @@ class Model(Protocol):
     def load_state_dict(self, values: Mapping[str, object], strict: bool = True) -> object: ...
 
 
-Params = Arrays | Model | Mapping[str, Any]  # the last: `model.parameters()`
+Params = Arrays | Model | Mapping[str, Any]  # the mapping is `model.parameters()`
 
 
 class ArrayForm:

@@ -100,7 +100,7 @@ def _averaged_states(source: Any) -> dict[str, tuple[State, str]]:
 
 
 def _state_of(model: Any) -> State:
-    steps = import_module("wholestep.steps.states")  # which imports optimizers
+    steps = import_module("wholestep.steps.states")  # imported here because it imports optimizers
     return steps.state_with_numbers(model) if hasattr(model, "named_arrays") else steps.state_of(model)
 
 

@@ -47,7 +47,7 @@ class Optimizer(ABC):
 
     Args:
         name: the prefix of its runtime scalars (`"optimizer.lr"`); two optimizers in one step need two names.
-        decay_on: name patterns of the parameters that weight decay acts on; None means those with two or more axes.
+        decay_on: name patterns of the parameters that weight decay acts on; None: parameters with two or more axes.
         groups: parameters that are treated differently; see `ws.Group`.
         maximize: climb instead of descend.
     """
@@ -183,7 +183,7 @@ class Optimizer(ABC):
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     def hyperparameters(self) -> dict[str, Number]:
-        """The numbers that are part of the program and can change between steps, without those that are off."""
+        """The numbers that are part of the program and can change between steps, without disabled options."""
         return runtime_numbers(self)
 
     def runtime_values(self) -> dict[str, float]:
@@ -219,7 +219,7 @@ class Optimizer(ABC):
 
     @property
     def prefix(self) -> str:
-        """Prefix of the optimizer's runtime scalars: its name, and that of its group if it belongs to one."""
+        """Prefix of the optimizer's runtime scalars: its name, and the name of its group if it belongs to one."""
         return self.name if self._member is None else f"{self.name}.{self._member.group.name}"
 
     def _scalar_name(self, key: str) -> str:

@@ -144,7 +144,7 @@ def layerwise_lr_decay(layers: Sequence[str | Sequence[str]], decay: float) -> l
 
     Args:
         layers: the name patterns of every layer, from the input to the output; what none matches has the full rate.
-        decay: the rate of a layer relative to that of the next one, above 0 and at most 1.
+        decay: the rate of a layer relative to the rate of the next layer, above 0 and at most 1.
 
     Example: `ws.AdamW(groups=ws.optim.layerwise_lr_decay(["embed.*", "blocks.0.*", "blocks.1.*", "head.*"], 0.8))`.
     """

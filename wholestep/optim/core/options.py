@@ -43,10 +43,10 @@ class Range:
     low: float = 0.0
     high: float = math.inf
     below: float = math.inf
-    optional: bool = False  # the program omits it if it is a plain 0
+    optional: bool = False  # is it omitted from the program if it is a plain 0?
     structural: bool = False  # part of the program's structure: changing it changes the program
     whole: bool = False
-    none: bool = False  # may it be None, which stands for a default that depends on the parameter?
+    none: bool = False  # may it be None, for a default that depends on the parameter?
     parts: tuple[str, ...] = ()
     # The value for the self-check of a new plan, such that an update depends on all its operands about equally.
     trial: float | tuple[float, ...] | None = None
@@ -119,7 +119,7 @@ def _check_tuple(kind: str, f: Field[Any], value: object, limits: Range) -> None
 
 
 def runtime_numbers(optimizer: Any) -> dict[str, Number]:
-    """The numbers that are part of the program and can change between steps, without those that are off."""
+    """The numbers that are part of the program and can change between steps, without disabled options."""
     out: dict[str, Number] = {}
     for f in fields(optimizer):
         value = getattr(optimizer, f.name)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wholestep.session import Session
 
 Array = np.ndarray[Any, Any]
-AXES = {"elements": None, "rows": 0, "columns": 1}  # the axis whose slices are pruned as one
+AXES = {"elements": None, "rows": 0, "columns": 1}  # unit -> the axis whose slices are pruned as a whole
 SCOPES = ("global", "layer")
 
 
@@ -52,7 +52,7 @@ class Pruned(Wrapper):
         per: "elements"; "rows", slices along the first axis (units, output channels); or "columns", slices along the
             second (inputs, input channels).
         scope: "global" compares the weights of all layers; "layer" prunes the same share of each.
-        match: name patterns of the pruned parameters; by default all those with two or more axes.
+        match: name patterns of the pruned parameters; by default all parameters with two or more axes.
 
     Example: `ws.optim.Pruned(ws.AdamW(lr=1e-3), amount=0.9, end=1000)`.
     """
@@ -157,7 +157,7 @@ class Pruned(Wrapper):
         for names in groups:
             flat = np.concatenate([scores[name].ravel() for name in names])
             stays = np.ones(len(flat), bool)
-            stays[np.argsort(flat, kind="stable")[: round(share * len(flat))]] = False  # ties: the first ones
+            stays[np.argsort(flat, kind="stable")[: round(share * len(flat))]] = False  # of equals the first ones
             ends = np.cumsum([scores[name].size for name in names])[:-1]
             masks |= {n: m.reshape(scores[n].shape) for n, m in zip(names, np.split(stays, ends), strict=True)}
         return masks

@@ -50,7 +50,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SHARDS = (None, "optimizer")  # the values of `shard=`
-CONVOLUTIONS = ("conv2d", "conv2d_grad_input")  # the second is a transposed one
+CONVOLUTIONS = ("conv2d", "conv2d_grad_input")  # the second is a transposed convolution
 Shards = int | tuple[int, int] | None  # simulated ranks in one process: their number, or (data, model)
 # Fields that `SessionArguments` and `StepOptions` share under one name.
 SAME = ("clip_norm", "clip_value", "clip_each", "nonfinite", "accumulate", "per_micro_batch", "gradient_norm")
@@ -144,7 +144,7 @@ class SessionArguments:
         return define_step(graph, self.optimizer, self.batch_size, self.capacity, options, *where.among)
 
     def in_default_precision(self, definition: Definition, where: Placement) -> Placement:
-        """Of `precision=None`: on a GPU, float32 convolutions round to tf32 as in PyTorch, and products do not."""
+        """`precision=None` on a GPU: float32 convolutions round to tf32 as in PyTorch, matrix products do not."""
         if self.precision is not None or not has_variant(where.device.target, TF32_CONVOLUTIONS):
             return where
         if not _convolves_float32(definition.trace(definition.main)):
@@ -204,7 +204,7 @@ def need_workers(workers: object) -> None:
 
 
 def shard_of(shard: str | None, shards: Shards, workers: Workers | None) -> str | None:
-    """The value of `shard=`: what is divided among ranks besides the batch."""
+    """The value of `shard=`: what is divided among ranks in addition to the batch."""
     need_shard(shard)
     if shard is not None and shards is None and workers is None:
         raise OptionError(f"shard={shard!r} divides among workers, and there are none: give shards=4, or workers=.")

@@ -19,7 +19,7 @@ from wholestep.steps.capacity import batch_symbol
 from wholestep.steps.definition import TRAIN, Definition, Model, as_graph
 from wholestep.steps.options import bytes_of
 
-MOST = 1 << 24  # rows; the largest answer
+MOST = 1 << 24  # the largest batch size to try
 
 
 def largest_batch(definition: Definition, where: Placement, memory: object, most: int) -> int:

@@ -92,7 +92,7 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
             limit requires; if that is not enough, batches are split into micro-batches, as with `accumulate`.  Losses
             and updates are the same up to rounding.  The report lists the changes and their cost.
         seed: the seed of the initial weights, of dropout and other random values, and of the order of epochs.  None:
-            that of `ws.manual_seed`, 0 unless it was called; modules built one after the other then start differently.
+            the seed of `ws.manual_seed` (0 if it was not called); then successively built modules start differently.
         device: "cpu", compiled for this machine's CPU, or "cpu/portable" and the like for a named instruction set;
             "cuda" or "cuda:1" for an NVIDIA GPU; "reference" to run in NumPy, slowly, without a C compiler; "null" to
             plan and report only, for this CPU or, "null:cuda/sm_90", for a target that this machine need not have.
@@ -198,7 +198,7 @@ def compile_training_graph(
 ) -> tuple[Plan, OptimizeReport]:
     """The plan of a training step and the report of its build; needs neither the device nor a C compiler.
 
-    `memory=` is that of `build_session`, on a CPU for one thread.
+    `memory=` is as in `build_session`, on a CPU for one thread.
 
     Example::
 
@@ -238,7 +238,7 @@ def estimate(
             then of one of them, with the bytes that it sends in a step (`wire_bytes`, exact, of which
             `wire_bytes_along("model")`) and predicted times: `compute_seconds` by the target's prices,
             `exchange_seconds` by the network, `step_seconds`.
-        shard: "optimizer": each of them holds a part of the optimizer's state; `peak_bytes` are those of one.
+        shard: "optimizer": each of them stores a part of the optimizer's state; `peak_bytes` is per worker.
         network: between them: "10Gb", "25Gb", "100Gb" (unless given), "400Gb", "shm", or a `ws.Network`.
 
     Example::

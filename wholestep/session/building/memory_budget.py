@@ -69,7 +69,7 @@ def _in_parts(definition: Definition, parts: int, limit: int) -> Definition:
 
 
 def bytes_of_other_programs(compiled: Plans) -> int:
-    """The bytes of a session over micro-batches besides the plan of one: the update, and all inputs."""
+    """The bytes of a session in addition to the plan of one micro-batch: the update, and all inputs."""
     definition = compiled.definition
     part = definition.trace(PART)
     seen, total = {*part.states()}, 0

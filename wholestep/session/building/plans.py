@@ -53,7 +53,7 @@ class Plans:
     options: CompileOptions
     target: Target  # the target of the plans
     where: Placement | None = None
-    threads: int = 1  # for memory limits without a `where`
+    threads: int = 1  # for memory limits if there is no `where`
     spans: Spans = field(default_factory=Spans)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> result of the self-check
     reports: dict[str, OptimizeReport] = field(default_factory=dict)  # entry point -> report of its build

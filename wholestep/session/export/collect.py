@@ -27,7 +27,7 @@ from wholestep.steps.loss_scale import REFUSED
 from wholestep.steps.states import first_values
 from wholestep.steps.train import NONFINITE
 
-# The parts of a quotient, by the function that computes it.
+# The numerator and denominator of a quotient, by the function that computes it.
 RATIOS: Mapping[Callable[..., object], tuple[str, str, bool]] = {
     Accuracy.result: ("correct", "total", False),
     Mean.result: ("sum", "weight", False),
@@ -130,7 +130,7 @@ def _entries(programs: Programs, compiled: Plans) -> dict[str, ExportedEntry]:
     if EVALUATE in entries and not definition.has_fixed_batch:
         try:
             split = definition.micro_batches(EVALUATE)
-        except GraphError:  # evaluated as the mean of batches
+        except GraphError:  # not a quotient of sums: evaluated as the mean over batches
             return entries
         plans = tuple(compiled.plan(f"{EVALUATE}.{phase}")[0] for phase in split.phases)
         entries["evaluate_all"] = ExportedEntry(plans, shape_of(definition, EVALUATE).dims, batch, batch)
@@ -153,7 +153,7 @@ def _plans_of(entries: Mapping[str, ExportedEntry], name: str) -> tuple[Plan, ..
 
 
 def _scalars(programs: Programs, plans: Sequence[Plan]) -> dict[str, float]:
-    """The runtime scalars that users may set: those of the step, and the numbers of its schedules."""
+    """The runtime scalars that users may set: the scalars of the step, and the numbers of its schedules."""
     used = {scalar.name for plan in plans for scalar in plan.scalars if not is_counter(scalar.name)}
     return {name: value for name, value in programs.scalars.items() if name in used}
 

@@ -1,6 +1,6 @@
 """The folder of an exported step, as C source or as a WebAssembly module.
 
-The module has 128-bit vectors and is compiled by `zig cc`; its bits are those of cpu/portable.
+The module has 128-bit vectors and is compiled by `zig cc`; its results are bit for bit the same as on cpu/portable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PORTABLE = "cpu/portable"
 MODULE, LOADER, MEMORY = "step.wasm", "step.mjs", "memory.c"
 FUNCTION = re.compile(r"^[a-z][a-z* ]*?\**(ws_\w+)\(", re.MULTILINE)
 TARGET = ("-target", "wasm32-freestanding", "-msimd128", "-mbulk-memory")
-STACK = 1 << 20  # bytes: products of half types keep blocks of their operands there
+STACK = 1 << 20  # bytes of the stack, where products of half types copy blocks of their operands
 FORMS = ("c", "wasm")
 WEIGHTS, MANIFEST = "weights.safetensors", "manifest.json"
 

@@ -1,6 +1,6 @@
 """`StepEstimate`: what a step will take, before it runs: seconds, bytes by purpose and layer, and what would change.
 
-The time is that of the target's cost table: each kernel takes the longer of its operations and its bytes, divided among
+The time comes from the target's cost table: each kernel takes the longer of its operations and its bytes, divided among
 the threads, and each barrier a fixed time.  The table prices products at one shape, for comparisons; on a CPU, the
 operations of products and convolutions are scaled to the times that kernels of networks take.
 """
@@ -205,7 +205,7 @@ def _bars(title: str, sizes: Mapping[str, int], width: int = 40) -> str:
 
 
 def step_estimate(compiled: Plans, batch: int, variants: Mapping[str, Callable[[], PlanReport]]) -> StepEstimate:
-    """The estimate of a step: of one plan, or of those of its micro-batches."""
+    """The estimate of a step, which runs one plan or the plans of its micro-batches."""
     from wholestep.session.building.memory_budget import bytes_of_other_programs
 
     definition, threads, target = compiled.definition, compiled.thread_count, compiled.target

@@ -95,7 +95,7 @@ def _line(row: LayerTime, width: int) -> str:
 
 
 def sum_by_layer(parts: Mapping[Place, Parts], seconds: Mapping[Place, float]) -> LayerProfile:
-    """The times of layers from those of kernels; nodes outside of modules are last."""
+    """The times of layers, computed from the times of kernels; nodes outside of modules are last."""
     spent: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for place, of_kernel in parts.items():
         for (layer, phase), part in of_kernel.items():

@@ -119,7 +119,7 @@ class Profile:
 
     @property
     def slow(self) -> tuple[KernelTime, ...]:
-        """The kernels that take more than `SLOW` times their expected time, the one that loses most first."""
+        """The kernels that take more than `SLOW` times their expected time, by decreasing loss of time."""
         late = [k for k in self.kernels if self.advice is not None and is_slow(k.expected, k.seconds)]
         return tuple(sorted(late, key=lambda k: k.expected - k.seconds))
 

@@ -35,7 +35,7 @@ class Stats:
 
     @property
     def update_ratio(self) -> float:
-        """The norm of the update over that of the weights; about 1e-3 is usual.  NaN if no step was computed."""
+        """Norm of the update divided by the norm of the weights, usually about 1e-3; NaN if no step was computed."""
         return self.update / self.weight if self.weight else math.nan
 
     @staticmethod

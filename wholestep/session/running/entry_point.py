@@ -207,7 +207,7 @@ class StepResult:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The session's metrics over the epoch so far, at the time of reading; `grad_norm` is that of this step."""
+        """The session's metrics over the epoch so far, at the time of reading; `grad_norm` is the norm of this step."""
         readings = self._entry.readings
         return {} if readings is None else readings.of(self)
 

@@ -70,7 +70,7 @@ class Evaluation:
 
         More rows than the capacity are taken batch by batch, the loss being that of all of them; the outputs of each
         row then come from `predict` alone.  Of a `@ws.step` function these are the outputs of its step without its
-        updates.  Pass a module first to evaluate it with a loss of its own: its `evaluate`.
+        updates.  Pass a module first to evaluate it with a separate loss: its `evaluate`.
 
         Example: `session.evaluate(student, x, labels, loss="cross_entropy", metrics=["accuracy"])`.
         """

@@ -97,7 +97,7 @@ def _with_advice(error: ShapeError, model: Module, arrays: Mapping[str, AnyArray
 
 
 def _of_no_rows(model: Module, arrays: Mapping[str, AnyArray], specs: dict[str, Spec], device: str) -> Any:
-    """The outputs of an empty array: those of one row, without the row."""
+    """The outputs for an empty array: shaped as for one row, with the row removed."""
     if not _has_independent_rows(model, specs):
         fail(InputError, f"{type(model).__name__} has no output row for each input row; give at least one row.")
     one = {name: np.zeros((1, *a.shape[1:]), a.dtype) for name, a in arrays.items()}
@@ -212,7 +212,7 @@ def float_dtype_of(model: Module) -> DType | str:
 
 
 def _symbols(arrays: Mapping[str, AnyArray]) -> dict[int, str]:
-    """A dimension for each number of rows: "batch" for those of the first input; nodes and edges have two."""
+    """A dimension for each number of rows: "batch" for the first input; nodes and edges have two dimensions."""
     symbols: dict[int, str] = {}
     for name, a in arrays.items():
         if a.ndim == 0:

@@ -89,7 +89,7 @@ def prepare(inputs: Inputs, rows: RowInputs, arrays: Mapping[str, object], capac
 
 
 def _first_batch(arrays: Mapping[str, AnyArray], rows: RowInputs) -> dict[str, AnyArray]:
-    """The arrays whose shapes are checked: with a fixed batch size, those of the first batch."""
+    """The arrays whose shapes are checked: with a fixed batch size, the arrays of the first batch."""
     return {name: a[: int(str(rows.extent))] if name in rows.names else a for name, a in arrays.items()}
 
 
@@ -312,7 +312,7 @@ class Training:
                 warnings.warn(f"the schedule of {target}, {warning}", stacklevel=4)
 
     def prepare_to_run(self, arrays: Mapping[str, object], batch_size: int | None, unchanged: DataCache) -> None:
-        """Compile and copy for runs with this `unchanged`, so that their time is that of steps."""
+        """Compile and copy for runs with this `unchanged`, so that the runs spend their time in steps only."""
         prepare_run(self._programs.main, arrays, batch_size, unchanged)
 
     def run_in_slices(

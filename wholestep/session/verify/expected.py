@@ -32,7 +32,7 @@ VIEWS = STATES | {"permute", "reshape"}
 
 @dataclass(frozen=True)
 class Demand:
-    """The nodes that are computed in full, and those that are computed on a grid."""
+    """The nodes that are computed in full, and the nodes that are computed on a grid."""
 
     whole: frozenset[Node]
     picked: frozenset[Node]

@@ -56,7 +56,7 @@ class Pieces:
     def evaluate(
         self, node: Node, axis: int, operands: Sequence[Array], compute: Callable[[Sequence[Array]], Any]
     ) -> Any:
-        """The value of a node from those of its pieces, each computed from a piece of every operand."""
+        """The value of a node from the values of its pieces, each computed from a piece of every operand."""
         size = max(x.size for x in operands)
         parts = self._parts(operands[0].shape[axis], size // PIECE)
 

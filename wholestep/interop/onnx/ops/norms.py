@@ -78,7 +78,7 @@ def group_normalization(
     epsilon: float = 1e-5,
     node: NodeContext,
 ) -> Tensor:
-    if node.opset < 21:  # one number for each group, not for each channel
+    if node.opset < 21:  # before opset 21, scale and bias have one number per group, not per channel
         each = int(x.shape[1]) // num_groups
         scale, bias = (p.reshape((num_groups, 1)).expand(num_groups, each).reshape(x.shape[1]) for p in (scale, bias))
     return ws.group_norm(x, num_groups, scale, bias, epsilon)

@@ -16,7 +16,7 @@ Draw = tuple[Graph, Shape, str]
 
 
 def _draw(node: NodeContext, like: Tensor | None, shape: Sequence[int] | None, dtype: int | None) -> Draw:
-    """Where numbers are drawn, their shape and dtype: those of a tensor unless the node says them."""
+    """The graph of random numbers, and their shape and dtype: a tensor's, unless the node's attributes set them."""
     if node.graph is None:
         raise UsageError("random numbers cannot be folded to constants; record the network in a graph.")
     if like is None:

@@ -89,7 +89,7 @@ def _steps(
 
 
 def _first(state: Tensor | None, n: int, batch: Any, units: int, x: Tensor) -> list[Tensor]:
-    """The initial state of each direction; one that is the same for all rows may be given once."""
+    """The initial state of each direction; an initial state that is the same for all rows may have a batch of one."""
     if state is None:
         return [ws.zeros((batch, units), dtype=x.dtype)] * n
     return [state[d].expand(batch, units) if state.shape[1] == 1 != batch else state[d] for d in range(n)]
@@ -97,7 +97,7 @@ def _first(state: Tensor | None, n: int, batch: Any, units: int, x: Tensor) -> l
 
 @dataclass(frozen=True)
 class Gates:
-    """What a cell reads besides its input and state: weights of one direction, clipping and two options."""
+    """The parameters of a cell: the weights of one direction, clipping and two options."""
 
     w: Tensor
     r: Tensor

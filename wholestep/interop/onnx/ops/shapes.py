@@ -1,4 +1,4 @@
-"""Operators that change shapes or move elements, and those that create tensors of a shape."""
+"""Operators that change shapes, move elements, or create tensors of a given shape."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def reshape(x: Tensor, shape: Array, *, allowzero: int = 0, node: NodeContext) -
     wanted = extents(shape)
     batch = node.batch
     if batch is not None and shape.dtype != object and wanted[:1] == [batch.fixed] and batch.is_in(x.shape):
-        wanted[0] = batch.actual  # a file for a fixed batch size contains it in its shapes
+        wanted[0] = batch.actual  # shapes in a file for a fixed batch size contain that size
     sizes = [x.shape[i] if e == 0 and not allowzero and i < x.ndim else e for i, e in enumerate(wanted)]
     return x.reshape(tuple(sizes))
 

@@ -18,7 +18,7 @@ from wholestep.interop.onnx.read.table import onnx_op
 
 Ints = Sequence[int]
 
-# By the number of spatial axes; 1-d functions take integers, the others sequences.
+# Functions by the number of spatial axes; 1-d functions take integers, the others sequences.
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: ws.conv1d, 2: ws.conv2d, 3: ws.conv3d}
 _TRANSPOSED: dict[int, Callable[..., Tensor]] = {
     1: ws.conv_transpose1d, 2: ws.conv_transpose2d, 3: ws.conv_transpose3d,

@@ -215,7 +215,7 @@ def _read_transposed(network: OnnxGraph) -> set[str]:
 
 
 def _all_calls(network: OnnxGraph) -> list[OnnxNode]:
-    """All nodes that are needed, including those in subgraphs."""
+    """All nodes that are needed, including nodes in subgraphs."""
     calls = []
     for call in network.live():
         calls.append(call)

@@ -56,7 +56,7 @@ class OnnxRecorder:
             raise UsageError(f"{_AT} {call.description}: it could not be recorded: {error!r}.") from error
 
     def branch(self, call: OnnxNode, inputs: Sequence[Any], values: Mapping[str, Any]) -> Sequence[Any]:
-        """The results of an `If` whose condition is constant: those of one branch."""
+        """The results of an `If` whose condition is constant: the results of one branch."""
         if not isinstance(inputs[0], np.ndarray):
             raise UsageError(
                 "the condition of If depends on data, which is not supported. Export the branch that you need, or "

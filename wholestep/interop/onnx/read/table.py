@@ -33,7 +33,7 @@ class Items(tuple[Any, ...]):
 
 @dataclass(frozen=True)
 class ExportedBatch:
-    """The batch size that a file was exported for, and a different one that the network is called with."""
+    """The batch size for which a file was exported, and the different batch size of the current call."""
 
     fixed: int
     actual: Extent
@@ -47,12 +47,12 @@ class ExportedBatch:
 
 @dataclass(frozen=True)
 class NodeContext:
-    """The context that a row can read besides inputs and attributes of its node."""
+    """The context that a row of the table can read in addition to its node's inputs and attributes."""
 
     op: str
     name: str
     opset: int
-    outputs: int  # number of results up to the last one that is used
+    outputs: int  # number of results, up to the last used result
     batch: ExportedBatch | None
     ours: bool  # was the file written by `ws.export_onnx`?
     graph: Graph | None  # the graph being recorded, for random numbers; None while constants are folded
@@ -93,7 +93,7 @@ def onnx_op(
         static: inputs that say shapes or options: they come as arrays, and must not depend on data.
         raw: inputs that are passed as arrays if they are constant, otherwise as tensors.
 
-    The function takes the inputs as tensors (None for one that is left out) and the attributes as keywords with the
+    The function takes the inputs as tensors (None for an omitted input) and the attributes as keywords with the
     defaults of the operator; it returns a tensor, or a tuple with one tensor for each output.
 
     Example::

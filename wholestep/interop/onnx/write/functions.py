@@ -68,7 +68,7 @@ BODIES = {
     "expm1": """expm1 (x) => (y) {
   h = Constant <value_float = 0.5> () half = CastLike (h, x) o = Constant <value_float = 1.0> () one = CastLike (o, x)
   halved = Mul (x, half) bend = Tanh (halved) e = Exp (x) more = Add (e, one) y = Mul (bend, more) }""",
-    # log x / log 2: a constant is a float32, which 1 / log 2 would be rounded to
+    # log x / log 2, not log x · (1 / log 2): constants are float32, and 1 / log 2 would be rounded
     "log2": """log2 (x) => (y) {
   c = Constant <value_float = 2.0> () two = CastLike (c, x) unit = Log (two) natural = Log (x)
   y = Div (natural, unit) }""",

@@ -36,7 +36,7 @@ def scan(e: OnnxEmitter, node: ir.Node, trails: set[int], write: Write) -> None:
     write(inner, a.graph)
     results = [o.node for o in a.graph.outputs]
     chosen = [*range(len(results)), *sorted(trails)]
-    # a result may be an input, or occur twice
+    # a result may be an input of the loop, or occur twice
     names = [inner.add("Identity", [value(inner, results[i])]) for i in chosen]
     body = helper.make_graph(
         inner.nodes,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 NEXT = "next."  # prefix of the output that is a state's next value
-FORMAT = 10  # the version of the file format: the one of runtimes that support opset 20
+FORMAT = 10  # the version of the file format that runtimes with opset 20 support
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Named:
 
     numbers: Mapping[str, Array]
     updates: Mapping[str, ir.Node]
-    buffers: Sequence[str] = ()  # states that are not trained
+    buffers: Sequence[str] = ()  # names of states that are not trained
     frozen: Sequence[str] = ()  # parameters that are frozen
 
 

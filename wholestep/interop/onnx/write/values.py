@@ -210,7 +210,7 @@ def _ratio(e: OnnxEmitter, node: ir.Node) -> str:
 
 
 def _count(node: ir.Node) -> Extent | None:
-    """The number that a divisor stands for, if it is a count of elements."""
+    """The value of a divisor that is a count of elements; None for other divisors."""
     while node.op in ("expand", "cast", "reshape"):
         node = node.inputs[0]
     if isinstance(node.attrs, at.SizeAttrs):

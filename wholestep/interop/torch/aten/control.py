@@ -36,7 +36,7 @@ def _select(r: AtenRecorder, condition: Tensor, a: Any, b: Any) -> Any:
     if isinstance(a, Pair) or isinstance(b, Pair):
         r.refuse("chooses between complex numbers: choose between their real and imaginary parts")
     if not isinstance(a, Tensor | torch.Tensor) or not isinstance(b, Tensor | torch.Tensor):
-        return a  # None, or a size, for which torch requires both branches to agree
+        return a  # None, or a size; torch requires both branches to return the same size
     first, second = r.tensor(a), r.tensor(b)
     return ws.where(condition, first, second)
 

@@ -1,4 +1,4 @@
-"""Lists the ops of an exported program, and those without a row."""
+"""Lists the ops of an exported program, and the ops without a row in the table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MissingOp:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The ops of a module with their counts, and those that `ws.from_torch` does not support."""
+    """The ops of a module with their counts, and the ops that `ws.from_torch` does not support."""
 
     ops: dict[str, int]
     missing: tuple[MissingOp, ...]
@@ -53,7 +53,7 @@ class Coverage:
 
 
 def live_nodes(exported: Exported) -> list[Any]:
-    """The nodes that are recorded: those that depend on inputs, parameters, states or random numbers."""
+    """The nodes to record: every node that depends on inputs, parameters, states or random numbers."""
     from wholestep.interop.torch.aten.assemble import is_leaf
 
     live = {node for node, kind, name in exported.placeholders() if is_leaf(exported, kind, name)}

@@ -68,7 +68,7 @@ def _key(part: Any) -> str:
 
 
 def _names(module: Any, count: int) -> list[str]:
-    """The names of positional arguments; those of *args are numbered."""
+    """The names of positional arguments; arguments in *args are numbered."""
     try:
         parameters = list(inspect.signature(module.forward).parameters.values())
     except (TypeError, ValueError):  # a forward without a Python signature: torch will raise its own error

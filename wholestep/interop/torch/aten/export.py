@@ -128,7 +128,7 @@ def creates_state_when_called(module: Any, call: ExampleCall, mode: str) -> bool
             module(*call.args, **call.named)
     except INTERRUPTED:
         raise
-    except Exception:  # whatever it is, the export has already reported the problem
+    except Exception:  # any error: the export has already reported the problem
         return False
     with torch.no_grad():
         for name, value in module.state_dict(keep_vars=True).items():
@@ -292,7 +292,7 @@ def _hide_clamps(program: Any) -> None:
             continue
         operand, *numbers = node.args
         if name.endswith("_") and not (_is_fresh(operand) and list(operand.users) == [node]):
-            continue  # other views see what it writes
+            continue  # other views of the same memory see its writes
         if _KEPT(f"aten.{name.rstrip('_')}.default") and operand.meta["val"].is_floating_point():
             node.target = torch.ops.wholestep.elementwise.default
             node.args = (operand, name.rstrip("_"), [float(n) for n in numbers])

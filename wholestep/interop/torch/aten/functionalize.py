@@ -51,7 +51,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class FunctionalProgram:
-    """A program without writes in place, with those attributes of an `ExportedProgram` that the import reads."""
+    """A program without in-place writes, with the attributes of an `ExportedProgram` that the import reads."""
 
     graph: Any
     graph_signature: Signature

@@ -27,12 +27,12 @@ class Cell:
 
     value: Any  # a node of the new graph
     parent: Cell | None = None
-    view: Any = None  # the node of the old graph that made the view
+    view: Any = None  # the node of the old graph that created the view
     seen: int = 0  # the parent's version from which `value` was derived
     version: int = 0  # the number of values so far
     buffer: str = ""  # the name of a buffer of the module, whose writes are outputs
     is_writable: bool = True
-    names: list[Any] = field(default_factory=list)  # nodes of the old graph whose value this is
+    names: list[Any] = field(default_factory=list)  # nodes of the old graph that have this value
     views: list[Cell] = field(default_factory=list)
 
     @property

@@ -102,7 +102,7 @@ def _wrap_errors(module: Any) -> Iterator[None]:
     """Convert unexpected errors to errors of this library, which name the module and have the original as cause."""
     try:
         yield
-    # warnings arrive here if users turned them into errors
+    # a warning is caught here if the user's filters turn warnings into errors
     except (WholestepError, MemoryError, TimeoutError, Warning):
         raise
     except Exception as error:
@@ -115,7 +115,7 @@ def _wrap_errors(module: Any) -> Iterator[None]:
 
 
 def torch_coverage(module: Any, example: Any, *, batch: str | None = "batch", mode: str = "train") -> Coverage:
-    """The ATen ops of a module, and those that are not supported; nothing is recorded.
+    """The ATen ops of a module, and its unsupported ops; nothing is recorded.
 
     Example: `print(ws.torch_coverage(model, images[:1]))`.
     """

@@ -50,7 +50,7 @@ GENERATORS = (Value("", "random", "generator"), Value("", "np.random", "generato
 
 
 class PythonState:
-    """The Python state of a module besides its parameters and buffers, and how to restore it."""
+    """The Python state of a module other than parameters and buffers, and how to restore it."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module

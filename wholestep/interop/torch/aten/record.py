@@ -59,7 +59,7 @@ class AtenRecorder:
 
     def __init__(self, graph: Graph, symbols: dict[str, Extent], mode: str = "train") -> None:
         self.graph, self.symbols, self.mode = graph, symbols, mode
-        self.node: Any = None  # of torch's graph
+        self.node: Any = None  # the current node of torch's graph
         self.meta: Any = None  # torch's metadata of the result
         self._constants: dict[tuple[int, str | None], tuple[Tensor, Any]] = {}
         self._values: dict[Any, Any] = {}
@@ -77,7 +77,7 @@ class AtenRecorder:
         return values
 
     def _learn(self, meta: Any, value: Any) -> None:
-        """Replace data-dependent sizes that are known by now, such as those of a constant mask."""
+        """Replace data-dependent sizes that are known by now, such as the sizes that a constant mask determines."""
         if not isinstance(meta, torch.Tensor) or not isinstance(value, torch.Tensor | Tensor):
             return
         for size, actual in zip(meta.shape, value.shape):

@@ -72,7 +72,7 @@ def check_repeated_calls(module: Any, call: ExampleCall, programs: Sequence[Expo
 def _refuse(module: Any, mode: str, repeated: Repeated) -> None:
     blamed = repeated.again or repeated.first
     if not blamed:
-        return  # outputs that differ in any case: uninitialised memory, another process
+        return  # outputs differ for another reason, such as uninitialised memory
     place = next((repeated.lines[v] for v in blamed if v in repeated.lines), None)
     fix = _FIXES[blamed[0].kind].format(name=blamed[0].name) if repeated.again else _SETTLED
     with record_at_line(place):
@@ -125,7 +125,7 @@ class _Outputs:
 def _outputs(
     module: Any, call: ExampleCall, mode: str, arrays: dict[str, Any], touched: Sequence[Value], seed: int
 ) -> _Outputs:
-    """Call the module once from the same weights; the seed is that of Python's and NumPy's generators."""
+    """Call the module once from the same weights, with `seed` for Python's and NumPy's generators."""
     _load(module, arrays)
     args, named = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (call.args, dict(call.named)))
     with in_mode(module, mode), torch.no_grad(), torch.random.fork_rng(devices=[]):

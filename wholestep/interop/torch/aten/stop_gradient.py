@@ -33,7 +33,7 @@ def mark_stopped(program: Any) -> None:
         if node.op != "call_function":
             continue
         if node in through:
-            _need_leaf(node.args[0])  # x.detach().mul_(2) writes to x; with a mark it would write to a copy
+            _need_leaf(node.args[0])  # x.detach().mul_(2) writes to x; on a marked tensor it would write to a copy
         elif node.target in (torch.ops.aten.detach.default, torch.ops.aten.detach_.default):
             node.target = marker
         elif "set_grad_enabled" in str(node.target) and node.args and node.args[0] is False:
@@ -55,7 +55,7 @@ def _mark_held(node: Any) -> None:
 
 
 def _mark_region(program: Any, region: Any) -> None:
-    """Mark each tensor that enters a `no_grad` region, except those that are written to in it."""
+    """Mark each tensor that enters a `no_grad` region, except tensors that the region writes to."""
     graph = program.graph_module.graph
     inner = list(getattr(program.graph_module, region.args[1].target).graph.nodes)
     placeholders = [n for n in inner if n.op == "placeholder"]

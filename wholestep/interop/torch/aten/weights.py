@@ -51,9 +51,9 @@ def state_arrays(module: Any, programs: Any) -> dict[str, Held]:
     arrays: dict[str, Held] = {}
     for name, tensor in {**parameters, **buffers}.items():
         if name not in saved and name not in live:
-            continue  # a constant buffer that is not in the state_dict: part of the graph
+            continue  # a constant buffer outside of the state_dict is part of the graph
         if name in buffers and name not in live and tensor.is_floating_point():
-            live.add(name)  # unused, but it can be loaded like the others
+            live.add(name)  # the graph does not use it, but it can be loaded like the others
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.dtype) if tensor.numel() else name
         array = _as_array(name, tensor)
         is_parameter = name in parameters and name not in changed and tensor.numel() > 0

@@ -1,4 +1,4 @@
-"""Methods of PyTorch's tensors whose arguments differ from those of our functions."""
+"""Methods of PyTorch's tensors whose arguments differ from the arguments of our functions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def to_bool(x: Tensor) -> Tensor:
 
 
 def to(x: Tensor, *targets: Any, dtype: object = None, device: object = None) -> Tensor:
-    """x in another dtype, or in that of another tensor; the device is chosen for the session."""
+    """x in another dtype, or in the dtype of another tensor; a device is ignored, since the session has the device."""
     for value in (*targets, device):
         if isinstance(value, Tensor):
             dtype = value.dtype

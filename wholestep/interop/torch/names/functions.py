@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wholestep.interop.name_tables import DEVICE, PRECISION, RANKS, NameTable, paths
 
-_LINES = "wholestep.interop.torch.functions"  # short compositions
+_LINES = "wholestep.interop.torch.functions"  # module of functions that are short compositions of ours
 
 _NOT_COMPLEX = "there are no complex numbers here: keep real and imaginary parts in two tensors"
 _NOT_QUANTISED = (

@@ -94,7 +94,7 @@ def _by_parameter(schema: Any, ours: tuple[str, ...], named: dict[str, Any]) -> 
 
 
 def _in_dtypes(r: AtenRecorder, results: Any) -> Any:
-    """Results in torch's dtypes; results beyond those of the function are None."""
+    """Results in torch's dtypes; further results, which the function does not have, are None."""
     if isinstance(r.meta, torch.Tensor):
         return results.astype(r.dtype)
     values = results if isinstance(results, tuple) else (results,)

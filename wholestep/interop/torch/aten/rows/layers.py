@@ -147,7 +147,7 @@ def _batch_norm(r: AtenRecorder, *args: Any) -> tuple[Any, ...]:
     name, by_name = str(r.node.target), dict(zip((a.name for a in r.node.target._schema.arguments), args))
     x, weight, bias = r.tensor(by_name["input"]), r.optional(by_name["weight"]), r.optional(by_name["bias"])
     states = [r.tensor(s) for s in map(by_name.get, ("running_mean", "running_var")) if s is not None]
-    eps, share = float(args[-1]), float(args[-2])  # by whatever names
+    eps, share = float(args[-1]), float(args[-2])  # the last two, which overloads name differently
     if by_name.get("training", "with_update" in name) or not states:
         out = ws.batch_norm(x, weight, bias, eps=eps)
         states = [old * (1.0 - share) + new * share for old, new in zip(states, batch_statistics(x))]
