@@ -1,4 +1,4 @@
-"""The cost of augmentations inside the step: a step of LeNet-5 with each, beside the plain step.
+"""The cost of augmentations inside the step: a step of LeNet-5 with each augmentation, compared with the plain step.
 
 Figures are medians, over interleaved rounds, of the ratio to the plain step of the same round.
 """

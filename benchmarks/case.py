@@ -25,7 +25,7 @@ class Cell:
     optimizer: Literal["sgd", "adam", "adamw", "none"]  # none: gradients are computed and stored, nothing is updated
     # precision of products; everything else is float32
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    rate: float | None = None  # learning rate; None: that of `LEARNING_RATES`
+    rate: float | None = None  # learning rate; None: the rate in `LEARNING_RATES`
 
     @property
     def learning_rate(self) -> float:

@@ -1,4 +1,4 @@
-"""`within=` on three examples: the time from the call to its end, and the result beside that of fixed epochs."""
+"""`within=` on three examples: the time from the call to its end, and the result compared with fixed epochs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EXAMPLES = {"digits": _digits, "table": _table, "series": _series}
 
 
 def measure(name: str, seconds: float, threads: int) -> dict[str, float]:
-    """The seconds of a run, and the validation loss of its weights beside that of a run of as many epochs."""
+    """The seconds of a run, its validation loss, and the validation loss of a run of the same number of epochs."""
     from wholestep.callbacks import EarlyStopping
 
     how = {"threads": threads, "seed": 0, "progress": False, "epochs": 1}

@@ -1,4 +1,4 @@
-"""Predicted beside measured: the time of a step by `ws.estimate`, on every cell of the cases."""
+"""Compares the time of a step that `ws.estimate` predicts with the measured time, on every cell of the cases."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def rotated(contenders: Sequence[Contender], by: int) -> list[Contender]:
 def one_round(
     case: Case, contenders: Sequence[Contender], prepared: dict[str, dict[str, Prepared]], result: Measurements
 ) -> None:
-    """Measures each contender in each cell once; those of a cell follow each other directly, because noise drifts."""
+    """Measures each contender once in each cell; contenders of a cell run one after the other, because noise drifts."""
     for cell in case.cells:
         for contender in contenders:
             us = microseconds(contender, cell.name, prepared[contender.name][cell.name].steps)

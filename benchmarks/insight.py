@@ -1,4 +1,4 @@
-"""The cost of values of single rows and of private training: a step with each, beside the plain step.
+"""The cost of values of single rows and of private training: a step with each of them, compared with the plain step.
 
 Figures are medians, over interleaved rounds, of the ratio to the plain step of the same round.  Opacus, where it is
 installed, is measured in the same way against torch's own eager step; it has no hooks for GPT-2's weights.
@@ -31,7 +31,7 @@ def run(cases: list[str], rounds: int, threads: int) -> dict[str, dict[str, floa
 
 
 def show(result: Mapping[str, Mapping[str, float]]) -> None:
-    """Print a table; the limits are those of docs/benchmarks.md."""
+    """Print a table; the limits are in docs/benchmarks.md."""
     columns = ["row losses", "row norms", "private", "Opacus"]
     print("time of a step, divided by the plain step's")
     print("case   " + "".join(f"{name:>12}" for name in columns))

@@ -1,4 +1,4 @@
-"""Training on packed sequences beside padding them to the longest: elements per second, padding not counted.
+"""Training on packed sequences compared with padding to the longest: elements per second, padding not counted.
 
 The lengths are those of the lines of "tiny Shakespeare", next-token prediction in each line; both arms train the same
 model by the same optimizer on as many positions per step.  The figure is the median, over interleaved rounds, of the

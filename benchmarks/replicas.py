@@ -1,4 +1,4 @@
-"""Eight replicas of the MNIST perceptron on all threads beside one: the time of a step of all, as a multiple of one."""
+"""Eight replicas of the MNIST perceptron compared with one: the time of a step of all eight, as a multiple of one's."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def run(names: Sequence[str], rounds: int, peers: Sequence[str] = PEERS) -> dict
 
 
 def one_case(case: Case, rounds: int, peers: Sequence[str]) -> dict[str, Any]:
-    """Measure one process of two threads, our ranks and those of others, in interleaved rounds."""
+    """Measure one process of two threads, our ranks and the ranks of other libraries, in interleaved rounds."""
     result = Measurements(case.name)
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders: list[Contender] = []

@@ -136,7 +136,7 @@ def modules_of(root: Path) -> dict[str, Module]:
 
 
 def large_folders(modules: Iterable[Module]) -> dict[str, int]:
-    """Folder -> files, of those with many."""
+    """Folder -> its files, for folders with many files."""
     counts = Counter(str(module.path.parent.relative_to(module.root.parent)) for module in modules)
     return {folder: count for folder, count in counts.most_common() if count >= MANY_FILES}
 
@@ -241,7 +241,7 @@ def print_lines(title: str, groups: Mapping[str, Sequence[Module]]) -> None:
 
 
 def print_size(modules: Iterable[Module]) -> None:
-    """Lines by package and by capability, and the lines beside the budget."""
+    """Lines by package and by capability, and the lines compared with the budget."""
     packages, capabilities = defaultdict[str, list[Module]](list), defaultdict[str, list[Module]](list)
     for module in modules:
         packages[module.package].append(module)

@@ -20,11 +20,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTLE_SECONDS = 0.2  # threads of a pool spin for a while after their last work
-SECONDS = 0.4  # aimed duration of one measurement
+SECONDS = 0.4  # intended duration of one measurement
 
 
 class Tree:
-    """The worker process of one checkout."""
+    """The worker process of one of the two checkouts."""
 
     def __init__(self, root: Path, case: str, threads: int, cache: str) -> None:
         variables = {"PYTHONPATH": str(root), "WHOLESTEP_CACHE_DIR": cache, "XDG_CACHE_HOME": cache}

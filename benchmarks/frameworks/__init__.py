@@ -1,4 +1,4 @@
-"""Training in each framework.  A worker imports the module of its own framework only."""
+"""Training in each framework.  A worker imports only the module of the framework that it measures."""
 
 from __future__ import annotations
 

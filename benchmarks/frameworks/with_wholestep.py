@@ -6,7 +6,7 @@ import wholestep as ws
 from benchmarks.case import WEIGHT_DECAY, Case, Cell
 from benchmarks.frameworks import OURS_FLOAT32, OURS_RANKS
 
-OPTIMIZERS = {  # optimizers are imported on demand, so a first step is timed with the one that it uses
+OPTIMIZERS = {  # optimizers are imported on demand: the first step's time includes the import of one
     "sgd": lambda lr: ws.SGD(lr=lr),
     "adam": lambda lr: ws.Adam(lr=lr),
     "adamw": lambda lr: ws.AdamW(lr=lr, weight_decay=WEIGHT_DECAY, decay_on=("*",)),

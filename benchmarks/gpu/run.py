@@ -46,8 +46,8 @@ class Rounds:
     seconds: float = 0.25  # of a contender in a round
     peers: Sequence[str] | None = None  # those alone
     at_once: int = 1  # cases whose contenders compile side by side, before the rounds of the first of them
-    alone: bool = True  # does ours compile before the peers do, and is nothing prepared beside a measurement?
-    limit: float = 600.0  # seconds of a contender's first step, behind which it is left out
+    alone: bool = True  # does ours compile before the peers, and is nothing prepared during a measurement?
+    limit: float = 600.0  # seconds of a contender's first step; a slower contender is left out
 
 
 @dataclass
@@ -79,7 +79,7 @@ def run(cases: Iterable[GpuCase], how: Rounds, results: Path | None = None) -> d
 
 
 def read_results(file: Path | None) -> dict[str, Any]:
-    """Cases that are in a file, without those that failed."""
+    """The cases in a file, without failed ones."""
     lines = file.read_text().splitlines() if file is not None and file.exists() else []
     cells = {name: cell for line in lines for name, cell in json.loads(line).items()}
     return {name: cell for name, cell in cells.items() if "error" not in cell}

@@ -41,7 +41,7 @@ SHORTEST = 20e-6  # seconds of a kernel that is more than its launch and its tim
 
 
 def run(names: Sequence[str], device: str, jobs: int, limit: float, results: Path | None = None) -> dict[str, Any]:
-    """Examines all architectures whose names begin so, `jobs` at a time; those in the file are taken from it."""
+    """Examines all architectures with this prefix, `jobs` at a time; results that the file has are read from it."""
     chosen = [name for name in architectures() if not names or name.startswith(tuple(names))]
     if not chosen:
         raise BenchmarkError(f"no architecture {names[0]!r}; expected some of {', '.join(architectures())}")
@@ -60,7 +60,7 @@ def run(names: Sequence[str], device: str, jobs: int, limit: float, results: Pat
 
 
 def examine_apart(name: str, device: str, limit: float) -> dict[str, Any]:
-    """What a process of its own says about an architecture, or why it says nothing."""
+    """The result of a separate process for one architecture, or the reason why there is none."""
     command = [sys.executable, "-m", "benchmarks.gpu.wide", name, "--device", device]
     began = time.perf_counter()
     process = subprocess.Popen(

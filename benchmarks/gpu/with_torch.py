@@ -18,7 +18,7 @@ WARM_UP = 3
 
 
 class Stepper:
-    """A step of a case.  `compile` may run beside other processes, `settle` and all that follows may not."""
+    """A step of a case.  `compile` may run while other processes run; `settle` and everything after it may not."""
 
     def __init__(self, found: GpuCase, contender: str, device: str = "cuda") -> None:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = found.peers_tf32

@@ -56,7 +56,7 @@ def pictures(rows: int, side: int = 224, classes: int = CLASSES) -> Arrays:
 
 
 def sentences(rows: int, tokens: int, vocabulary: int, padded: bool = False) -> Arrays:
-    """Random tokens with random successors; padded: behind a random length they do not count."""
+    """Random tokens with random successors; `padded`: tokens after a random length are ignored."""
     rng, shape = np.random.default_rng(1), (rows, tokens)
     batch = {"x": rng.integers(0, vocabulary, shape), "labels": rng.integers(0, vocabulary, shape).astype(np.int32)}
     if padded:

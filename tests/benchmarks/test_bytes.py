@@ -41,7 +41,7 @@ def test_a_step_counts_parameters_state_gradients_and_activations() -> None:
         optimizer.step()
 
     step(0)
-    # Weight and momentum; then the product, and when it is gone the gradient, each beside numbers of a few bytes.
+    # Weight and momentum; then the product, and after its release the gradient, each with a few bytes of scalars.
     assert 12_000 < step_bytes(step, optimizer) <= 12_000 + 64
 
 

@@ -61,7 +61,7 @@ def test_loops_train_the_same_network_and_shuffle() -> None:
     assert first == pytest.approx([first[0]] * 4, abs=1e-5)
     with terminal_as_stderr():
         later = [loop.epochs(2) for loop in loops]
-    assert later == pytest.approx([later[0]] * 4, abs=1e-2)  # in orders of their own
+    assert later == pytest.approx([later[0]] * 4, abs=1e-2)  # each epoch has another order
     assert max(later) < min(first)
 
 

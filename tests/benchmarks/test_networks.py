@@ -1,4 +1,4 @@
-"""Networks of others beside torch: what is measured of one, and what the page says of all."""
+"""Networks of other libraries compared with torch: the measurement of one network, and the page's summary of all."""
 
 from __future__ import annotations
 

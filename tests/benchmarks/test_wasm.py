@@ -1,4 +1,4 @@
-"""`python -m benchmarks wasm`: a step in Node beside the same step in Python."""
+"""`python -m benchmarks wasm`: a step in Node compared with the same step in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run logs beside its loss: parts of it, weights of classes, norms of gradients, rates; torch is the judge."""
+"""What a run logs besides its loss: parts of the loss, class weights, gradient norms, rates; torch is the oracle."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_mlflow_receives_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mlflow_reads_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database needs a package of its own
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the default, a database, needs another package
     mlflow = pytest.importorskip("mlflow")
     uri = (tmp_path / "mlruns").as_uri()
     tracker = ws.callbacks.MLflowLogger("digits", uri=uri)

@@ -32,7 +32,7 @@ def lower(graph: IRGraph, *, egraph: bool = True) -> IRGraph:
 
 
 QUICK = find_compiler(compilers.QUICK)
-FENCE = 256  # bytes that nobody may write, between buffers and behind them
+FENCE = 256  # bytes that nothing may write, between buffers and after the last
 
 
 def fenced(plan: Plan) -> Plan:

@@ -119,7 +119,7 @@ def cells_of(
         size = evaluate(extent, sizes)
         if i.value is None:
             column = positions(i, points, sizes, length)[which]
-        elif i.terms:  # behind a start; what lies outside is dropped
+        elif i.terms:  # after a start; elements outside the range are dropped
             column = positions(i, points, sizes, length)[which]
             kept = column < size
             found, which, column = found[kept], which[kept], column[kept]

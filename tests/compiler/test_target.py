@@ -193,7 +193,7 @@ def test_composites_without_a_kernel_are_written_out() -> None:
 
 def test_own_passes_are_those_of_the_target() -> None:
     assert ops(lowered(HERE))["pooled_grad_weight"] == 1
-    assert parts_of(lowered(SM_90)) == [64]  # it has a pass of its own
+    assert parts_of(lowered(SM_90)) == [64]  # it has a separate pass
     plain = replace(HERE, lowering=replace(HERE.lowering, windows=HERE.lowering.windows[:-1]))
     assert not any(op.startswith("pooled") for op in ops(lowered(plain)))
     small = replace(HERE, limits=replace(HERE.limits, nearest_cache=64))

@@ -1,4 +1,4 @@
-"""Metrics of workers are those of one process; what is kept row by row, as for an AUC, is so to the bit."""
+"""Metrics of workers equal the metrics of one process; metrics that store rows, such as AUC, are equal bit for bit."""
 
 from __future__ import annotations
 

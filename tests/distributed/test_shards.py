@@ -1,4 +1,4 @@
-"""`shards=n`: the steps of n workers in one process equal those of one, through `fit`; what cannot be is refused."""
+"""`shards=n`: the steps of n workers in one process equal one worker's, through `fit`; unsupported options raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training with layers divided among ranks, compiled: states, checkpoints and evaluation are those of whole layers."""
+"""Training with layers divided among ranks, compiled: results equal undivided layers."""
 
 from __future__ import annotations
 

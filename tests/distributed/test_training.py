@@ -42,7 +42,7 @@ def test_workers_train_to_the_bits_of_shards(count: int, cases: list[str], over:
     assert found == {case: trained(case, shards=count) for case in cases}
 
 
-@pytest.mark.long  # those of test_split_training.py divide layers, too
+@pytest.mark.long  # the cases of test_split_training.py divide layers, too
 @pytest.mark.parametrize(
     ("grid", "cases", "over"), [((2, 2), ["digits", "accumulate", "read_rows"], {}), ((1, 2), ["batch_norm"], TCP)]
 )

@@ -1,4 +1,4 @@
-"""The examples: those with a step of their own equal torch twins for 20 steps; all learn what they say they learn."""
+"""Examples with a custom step equal torch twins for 20 steps; all examples reach the results that they document."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_reinforce(dtype: str) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        # Advantages have mean 0: the loss is small beside the terms that it is the mean of.
+        # Advantages have mean 0: the loss is small relative to the terms that it averages.
         assert_same_loss(session.step(batch).loss, loss, dtype, scale=surprise.mean().item())
         assert_same_weights(session, weights, dtype)
     assert len(sizes) > 5  # one program, many batches

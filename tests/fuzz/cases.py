@@ -56,7 +56,7 @@ NETWORKS: dict[str, Network] = {
         f"grouped convolution of {n} channels a group": network(("batch", 2 * n, 4, 4), conv(n, groups=2), dtype=dtype)
         for n, dtype in ((17, "float64"), (18, "float32"), (24, "float64"), (31, "float32"))
     },
-    # convolutions and pools beside what is not batch-first
+    # convolutions and pools together with ops that are not batch-first
     "convolution before an LSTM": network(
         ("batch", 2, 4, 3), conv(5), layer("merge", axis=2), layer("permute", order=[0, 2, 1]), recurrent("lstm", 3)
     ),

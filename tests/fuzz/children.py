@@ -1,4 +1,4 @@
-"""Child processes as seen from the one that runs them: questions with a time limit, and deaths as answers."""
+"""Child processes, as their parent sees them: requests with a time limit, and a death as the reply."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Child:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             for pipe in (self.process.stdin, self.process.stdout):
-                with suppress(BrokenPipeError):  # what was not written goes nowhere
+                with suppress(BrokenPipeError):  # unwritten data is discarded
                     if pipe is not None:
                         pipe.close()
             self.process = None

@@ -92,7 +92,7 @@ class Pool:
 
     def _leaf(self, shape: list[Extent], kind: str, dtype: str, below: int, key: int) -> tuple[ws.Tensor, Any]:
         array = self.numbers(tuple(e if isinstance(e, int) else self.sizes[e] for e in shape), dtype, below, key)
-        name = f"{self.prefix}v{len(self.ops)} of {key}"  # unlike those of leaves that were taken back
+        name = f"{self.prefix}v{len(self.ops)} of {key}"  # different from the names of leaves that were removed again
         if kind == "parameter":
             tensor = self.graph.parameter(name, tuple(shape), init=array, dtype=dtype)
         else:

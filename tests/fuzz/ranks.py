@@ -20,7 +20,7 @@ RANKS: dict[str, dict[str, Any]] = {
     "grid": {"shards": (2, 2)},
     "grid of parts": {"shards": (2, 2), "shard": "optimizer"},
 }
-SMALL = 4  # elements of a state that is worth dividing here: those of these networks are
+SMALL = 4  # elements of a state that is worth dividing; the states of these networks are small
 # What is refused, and says what to do instead.
 REFUSED = ("cannot be divided among workers", "has a row for each of the batch", "shard='optimizer' divides")
 

@@ -1,4 +1,4 @@
-"""From a case that fails to a small one that fails in the same way."""
+"""Reduces a failing case to a small case that fails in the same way."""
 
 from __future__ import annotations
 

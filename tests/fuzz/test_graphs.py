@@ -1,4 +1,4 @@
-"""Expressions that the fuzzer draws, ten in a graph; `tests/fuzz/cases.py` keeps those that once were wrong.
+"""Expressions that the fuzzer draws, ten in a graph; `tests/fuzz/cases.py` stores expressions that were wrong once.
 
 One of them with its nine neighbours: `pytest "tests/fuzz/test_graphs.py::test_drawn[17]"`.
 """

@@ -1,4 +1,4 @@
-"""Networks that the fuzzer draws, trained beside torch's; `tests/fuzz/cases.py` keeps those that once were wrong.
+"""Networks that the fuzzer draws, compared with torch's in training; `tests/fuzz/cases.py` stores former failures.
 
 One of them alone: `pytest "tests/fuzz/test_networks.py::test_drawn[17]"`.
 """

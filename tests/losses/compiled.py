@@ -1,4 +1,4 @@
-"""All cases compiled into one program: each with a data set of its own, its loss times an upstream number."""
+"""All cases compiled into one program: each has a separate data set; its loss is multiplied by an upstream number."""
 
 from __future__ import annotations
 

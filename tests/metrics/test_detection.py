@@ -1,4 +1,4 @@
-"""Detection mAP against pycocotools, whose figures are stored beside the boxes, and against cases computed by hand."""
+"""Detection mAP against pycocotools, whose figures are stored with the boxes, and against cases computed by hand."""
 
 from __future__ import annotations
 

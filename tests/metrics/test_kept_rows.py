@@ -1,4 +1,4 @@
-"""Scores that are kept inside a step: each batch behind the last one, whatever a step is made of."""
+"""Scores that a step stores: each batch is appended after the previous one, for every kind of step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of papers beside the same equations in torch: three steps of `fit` in float64, losses and every parameter."""
+"""Models of papers against the same equations in torch: three steps of `fit` in float64, losses and every parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model suite in half precision beside torch's autocast.
+"""The model suite in half precision, compared with torch's autocast.
 
 Autocast rounds the result of every product to half; ours stays float32 until the next product reads it.  So the two
 differ by roundings of a half type, and the tolerances are multiples of its eps: gradients by the norm of each

@@ -1,4 +1,4 @@
-"""Every model trained beside its torch twin: partial batches, several capacities, one thread and two."""
+"""Every model trained, and compared with its torch twin: partial batches, several capacities, one thread and two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks built one after the other start differently, unless a seed is given; copies start alike."""
+"""Networks built one after the other have different initial weights, unless a seed is given; copies have equal ones."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_dropped_weights_of_attention_are_torchs_with_the_same_ones_dropped(kind
     """Values are the unit vectors, so that what comes out are the weights, and what was dropped can be seen."""
     heads = 2 if kind == "shared heads" else 4
     q, k = RNG.normal(size=(2, 4, 5, 3)), RNG.normal(size=(2, heads, 5, 3))
-    mask = np.where(np.arange(5)[:, None] == 3, False, np.arange(5) < 4) if kind == "masked" else None  # row 3: nowhere
+    mask = np.where(np.arange(5)[:, None] == 3, False, np.arange(5) < 4) if kind == "masked" else None  # row 3: none
     g = ws.Graph()
     tensors = [g.parameter(n, a.shape, init=a, dtype="float64") for n, a in (("q", q), ("k", k))]
     v = g.parameter("v", (2, heads, 5, 5), init=np.broadcast_to(np.eye(5), (2, heads, 5, 5)).copy(), dtype="float64")

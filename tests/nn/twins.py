@@ -1,4 +1,4 @@
-"""A module of ours beside the same one of torch: same weights, same inputs, values and every gradient compared."""
+"""A module of ours and the same module of torch: equal weights and inputs; values and every gradient are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses with gradients of their own, cut into micro-batches: equal to the large batch, or refused by name."""
+"""Losses with custom gradients, split into micro-batches: equal to the large batch, or refused by name."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.ops.table import GROUPS, Array, Case
 from tests.support.compilers import quick
 from tests.support.oracles import assert_close
 
-# Products have the longest programs, and their second order is that of first-order products.
+# Products have the longest programs, and their second-order gradients are again first-order products.
 LONG = ("contraction", "reduce", "binary", "windows")
 
 

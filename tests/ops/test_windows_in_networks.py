@@ -1,4 +1,4 @@
-"""Convolutions and pools beside what is not batch-first: recurrent layers, scans, transposes, sums along the batch.
+"""Convolutions and pools with ops that are not batch-first: recurrent layers, scans, transposes, sums along the batch.
 
 Each case is written once, in words that both packages have; many share a step.  The batch is symbolic, so that steps in
 memory depend on it.

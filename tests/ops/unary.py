@@ -66,7 +66,7 @@ UNARY = {
     "silu": Unary(F.silu),
     "softplus": Unary(F.softplus),
 }
-# They accept integers too; their types and values have rows of their own.
+# They accept integers too; their types and values have separate rows.
 SIGNED = {
     "neg": Unary(torch.neg, curved=False, ours=lambda x: -x),
     "abs": Unary(torch.abs, curved=False),

@@ -232,9 +232,9 @@ class Row:
     theirs: Callable[[dict[str, Array]], Torch | Transcript]
     valley: float | None = None
     matrices_only: bool = False
-    # Of the tolerance.  A float64 oracle shows what float32 rounds alike every step, such as 1 - lr·weight_decay.
+    # A factor of the tolerance: a float64 oracle shows rounding that repeats in every step, as of 1 - lr·weight_decay.
     factor: float = 1.0
-    float32: float | None = None  # a tolerance of its own, where a rounding error may decide about a whole step
+    float32: float | None = None  # a separate tolerance, if a rounding error may change a complete step
     shared: bool = False  # a number of all weights together, which brings the rounding of float32 to float64
 
 

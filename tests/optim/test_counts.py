@@ -19,7 +19,7 @@ SHAPES = {"w": (2, 3), "b": (3,)}
 
 DAMPENED = {"lr": 0.1, "momentum": 0.9, "dampening": 0.4}
 
-# What reads the number of the update.  Names are those of the parameters that it has.
+# Optimizers and schedules that read the number of the update.  The names are names of parameters.
 COUNTING: dict[str, tuple[Optimizer, Any, dict[str, Any]]] = {
     "sgd": (ws.SGD(**DAMPENED), torch.optim.SGD, DAMPENED),
     "adam": (ws.Adam(lr=0.1), torch.optim.Adam, {"lr": 0.1}),
@@ -166,7 +166,7 @@ def test_an_unfrozen_layer_begins_while_the_others_go_on() -> None:
         second.step(slopes(names, step))
         torch_step(params, adam, slopes(names, step), names)
     assert_like(second, params)
-    # From here in a model of its own: the same bits, though it was built when all counts were 0.
+    # From here on in a separate model: the same bits, although it was built when all counts were 0.
     saved, other = second.state_dict(), ws.build_session(plane(names), optimizer=ws.Adam(lr=0.1))
     assert (saved["session/updates/head.w.adam"], saved["session/updates/body.w.adam"]) == (10, 4)
     capture(second).restore(other, exact=True)

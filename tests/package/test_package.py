@@ -129,7 +129,7 @@ FOR_OTHER_STEPS = (
 # What a step from the cache loads of the folders that plans are made in: a plan is read and laid out; the
 # planner checked it before it was stored.
 FOR_PLANS_THAT_ARE_THERE: dict[str, set[str]] = {
-    "passes": {"egraph", "egraph.report"},  # what the build did is kept beside the plan
+    "passes": {"egraph", "egraph.report"},  # the report of the build is stored with the plan
     "plan": {
         *("io", "io.serialize", "memory", "memory.peak_memory"),
         *("model", "model.bodies", "model.kernel", "model.layout", "model.target_formats"),

@@ -1,4 +1,4 @@
-"""Dataclasses that are completed late are those of the standard library."""
+"""Dataclasses whose methods are generated late behave like the standard library's."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_catalogue_is_complete_after_a_change_that_it_is_about() -> None:
     assert "tests/distributed/" not in sampling.sampled_catalogues(
         ["wholestep/compiler/passes/distribute/tensor_parallel/operands.py"]
     )
-    for catalogue in sampling.CATALOGUES:  # a new or changed test of its own
+    for catalogue in sampling.CATALOGUES:  # a new or changed test
         assert catalogue not in sampling.sampled_catalogues([f"{catalogue.rstrip('/')}/test_new.py"])
 
 

@@ -45,7 +45,7 @@ CASES = {
     "sgdr": Case(S.WarmRestarts(RATE, 7), lambda o: lr.CosineAnnealingWarmRestarts(o, 7)),
     "sgdr_growing": Case(S.SGDR(RATE, 10, 2, 1e-3), lambda o: lr.CosineAnnealingWarmRestarts(o, 10, 2, 1e-3)),
     "sequence": Case(S.Sequence((S.Constant(RATE), S.Cosine(RATE, 90)), (10,)), _sequential, 100),
-    # Formulas of their own, which torch can only be told as a function.
+    # Formulas that torch has only as user-defined functions.
     "inverse_sqrt": Case(S.InverseSqrt(RATE, 40), lambda o: lr.LambdaLR(o, lambda n: (40.0 / (n + 40.0)) ** 0.5)),
     "warmup": Case(
         S.Warmup(S.Exponential(RATE, 0.9), 25),

@@ -1,4 +1,4 @@
-"""Half types as a user meets them: casts, promotion, states and files, and where they are refused."""
+"""Half types for users: casts, promotion, states and files, and where they are refused."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_random_expressions_in_half_beside_torch(seed: int, half: str):
     found = interpret(g.to_ir(), inputs=arrays).outputs
     for value, wanted in zip(found.values(), theirs, strict=True):
         exact = wanted.double().numpy()
-        # A unit in the last place or two along six ops: torch's float32 may lie on the other side of a tie.
+        # One or two units in the last place over six ops: torch's float32 may be on the other side of a tie.
         np.testing.assert_allclose(value, exact, rtol=8 * getattr(ws, half).eps, atol=1e-6)
 
 

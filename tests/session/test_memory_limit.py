@@ -1,4 +1,4 @@
-"""`memory=`: a step takes at most that, to the byte, decided from plans; its numbers are those without a limit."""
+"""`memory=`: a step takes at most that many bytes, which its plan determines; results are as without a limit."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_an_emulated_gpu_makes_values_products_and_the_largest_again(monkeypatch
 def test_a_product_is_made_again_at_the_price_of_half_operands() -> None:
     x, w, v = (leaf(name, shape, bfloat16) for name, shape in (("x", (64, 32)), ("w", (32, 128)), ("v", (128, 64))))
     product = b.matmul(x, w)
-    value = b.cast(product, bfloat16)  # read at once, and behind another product
+    value = b.cast(product, bfloat16)  # read immediately, and after another product
     graph, own = graph_of(b.matmul(b.cast(b.matmul(value, v), bfloat16), value)), TARGETS["cuda/sm_90"].costs
     (cheap,), (dear,) = (
         RecomputeCandidates(graph, {}, costs).choices()[1] for costs in (own, replace(own, half_product=0.0))

@@ -209,7 +209,7 @@ def test_the_time_of_a_step_by_layer(of_mlp: tuple[ws.Session, Profile]) -> None
 def test_layers_of_a_small_convolutional_network() -> None:
     block = ws.nn.Sequential(ws.nn.Conv2d(1, 4, 3, padding=1), ws.nn.ReLU(), ws.nn.MaxPool2d(2))
     _, found = profiled(ws.nn.Sequential(block, ws.nn.Flatten(), ws.nn.Linear(16, 3)), 1, 4, 4)
-    layers = check_layers(found, ["0.0", "0.2", "0.1", "1", "2", "(loss)"])  # relu is done behind the pool
+    layers = check_layers(found, ["0.0", "0.2", "0.1", "1", "2", "(loss)"])  # relu is computed after the pool
     assert all(layers[name].backward > 0 for name in ("0.0", "2"))
     assert all(layers[name].update > 0 for name in ("0.0", "2"))
 

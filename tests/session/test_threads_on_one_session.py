@@ -1,4 +1,4 @@
-"""Threads that share a session take turns: every one gets the results of its own inputs."""
+"""Threads that share a session are serialised: each gets the results of its own inputs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_memory_that_programs_share_moves_while_no_thread_makes_a_step(monkeypat
     session, has_turn, reserve = built(), list[bool](), CpuScratch.reserve
 
     def watched(scratch: CpuScratch, plan: Plan, threads: int) -> None:
-        if scratch is session._programs.place.scratch:  # new plans are checked in memory of their own
+        if scratch is session._programs.place.scratch:  # new plans are checked in separate memory
             has_turn.append(not session._programs.turns._tokens)
         reserve(scratch, plan, threads)
 

@@ -116,7 +116,7 @@ def twice(level: Any) -> None:
     level["stores"] = level["stores"] * 2
 
 
-# Each of them made a step die, or stands for what would.
+# Each of them crashed a step, or represents a case that would.
 BROKEN: list[tuple[str, Callable[[Any], Any]]] = [
     ("dense", lambda t: inner(t, "dot").update(rows=4800)),
     ("dense", lambda t: inner(t, "dot").update(columns=6400)),

@@ -21,7 +21,7 @@ def _command() -> tuple[str, ...]:
 # some, kernels have one signature, and fields that a call leaves out are zero.
 ON_PURPOSE = ("-Wno-type-limits", "-Wno-unused-parameter", "-Wno-missing-field-initializers")
 WARNINGS = ("-Wall", "-Wextra", *ON_PURPOSE, "-Werror")
-# The bits are those of -O3: neither changes the order of a sum.  gcc takes a quarter of the time.
+# The bits are the same as with -O3: neither level changes the order of a sum.  gcc takes a quarter of the time.
 QUICK = shlex.join([*_command(), "-Og"])
 
 

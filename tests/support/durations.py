@@ -1,4 +1,4 @@
-"""CPU seconds of the tests by folder, beside those on record in `durations.json`.
+"""CPU seconds of the tests by folder, compared with the record in `durations.json`.
 
 A complete run prints them and warns of folders that take 20 % more than recorded.  CPU time of a test is that of its
 process and of the processes it started, so that a busy machine measures what a quiet one does; a short calculation,

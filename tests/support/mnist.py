@@ -1,4 +1,4 @@
-"""MNIST for tests: the real files where they lie, and a small stand-in of the digits that ship with the package."""
+"""MNIST for tests: the real files if they exist, else a small substitute from the digits that ship with the package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import wholestep as ws
 
 FILE = "train-images-idx3-ubyte.gz"
-BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"  # a folder beside the repository
+BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"  # a folder next to the repository
 
 
 def real_mnist() -> Path:

@@ -1,4 +1,4 @@
-"""A branch has the bits of its run before a step, and then those of a run whose setting changes there."""
+"""A branch equals its run up to a step, and from there a run whose setting changes at that step, bit for bit."""
 
 from __future__ import annotations
 

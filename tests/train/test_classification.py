@@ -204,7 +204,7 @@ OPTIONS: dict[str, Callable[..., M.Metric]] = {
 @dataclass(frozen=True)
 class Row:
     loss: Any
-    outputs: tuple[int, ...]  # behind the batch
+    outputs: tuple[int, ...]  # the axes after the batch
     targets: Callable[[int], Array]
     oracles: dict[str, Oracle]
     weighted: bool = False

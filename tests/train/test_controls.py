@@ -1,4 +1,4 @@
-"""The loop's controls through `fit`, each beside a plain loop in torch; combinations are a table that a test walks."""
+"""The loop's controls through `fit`, each compared with a plain loop in torch; a test runs a table of combinations."""
 
 from __future__ import annotations
 

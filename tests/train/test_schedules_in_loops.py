@@ -76,7 +76,7 @@ NAMED: dict[str, Callable[..., Any]] = {
     ),
     "SWALR": lambda m, o, **u: getattr(m, "SWALR", torch.optim.swa_utils.SWALR)(o, 0.03, 3, **u),
 }
-BY_STEP_HORIZON = {  # those that torch lets go up again behind their end: as long as the run
+BY_STEP_HORIZON = {  # schedules that rise again after their end in torch: as long as the run
     "PolynomialLR": lambda m, o, **u: m.PolynomialLR(o, 12, 2.0, **u),
     "CosineAnnealingLR": lambda m, o, **u: m.CosineAnnealingLR(o, 12, 1e-3, **u),
 }

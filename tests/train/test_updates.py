@@ -1,4 +1,4 @@
-"""Data into updates: every form of data x accumulate x drop_last x partial batch x shards x resume, beside torch.
+"""Data into updates: every form of data x accumulate x drop_last x partial batch x shards x resume, against torch.
 
 A cell of the table counts updates and the rows of each, and compares final weights with a loop that is written out in
 torch, in float64; or it is refused with an error that is matched.  None differs in silence.

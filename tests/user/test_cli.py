@@ -341,7 +341,7 @@ def test_a_run_that_could_not_be_kept_is_an_error(script: Path, monkeypatch: pyt
 
 
 def test_resuming_from_the_command_line(script: Path) -> None:
-    seeded = ["--set", "seed=0", "--no-progress"]  # each command is a process of its own otherwise
+    seeded = ["--set", "seed=0", "--no-progress"]  # otherwise each command is a separate process
     assert run("train", "small.py", "--epochs", "3", "--folder", "whole", *seeded)[0] == 0
     assert run("train", "small.py", "--epochs", "2", "--folder", "part", *seeded)[0] == 0
     code, text = run("train", "--resume", "part", "--epochs", "3", "--exact")

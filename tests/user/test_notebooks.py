@@ -144,7 +144,7 @@ def test_a_kernel_draws_the_curves(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     last = handle.drawings[-1]
     assert f"{history['val_loss'][-1]:.4f}" in repr(last)
     assert shown(last).names.count("polyline") == len(history.names)
-    assert "epoch" not in capsys.readouterr().err  # no lines beside the chart
+    assert "epoch" not in capsys.readouterr().err  # no lines in addition to the chart
 
 
 def test_elsewhere_progress_is_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The page's readers and encoders, run in Node, against those of Python."""
+"""The page's readers and encoders, run in Node, against Python's."""
 
 from __future__ import annotations
 

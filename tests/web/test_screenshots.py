@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(browser_path() is None, reaso
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SIZES = {"desktop": (1280, 1050), "phone": (390, 1250)}
 COLOURS = 200  # of a picture that is kept: charts and text need no more
-# Elements that stand out of the window, without those that scroll by themselves.
+# Elements that extend beyond the window, without elements that scroll by themselves.
 CUT = """[...document.querySelectorAll('body *')].filter((e) => !e.closest('.scroll, .visually-hidden, .skip')
   && e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 80))"""
 

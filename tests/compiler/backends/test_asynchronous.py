@@ -118,7 +118,7 @@ class LaterTicket:
         return found
 
     def keep(self) -> LaterTicket:
-        return self  # every launch has outputs of its own
+        return self  # every launch has separate outputs
 
 
 class LaterProgram:

@@ -75,5 +75,5 @@ def test_a_price_is_measured() -> None:
 
 
 def test_a_function_has_its_error_in_ulps() -> None:
-    functions = ops_with(Trait.TRANSCENDENTAL) - {"pow"}  # of two arguments: it has a test of its own
+    functions = ops_with(Trait.TRANSCENDENTAL) - {"pow"}  # "pow" has two arguments and a separate test
     assert_has_rows(FUNCTIONS, functions, "FUNCTIONS of tests/compiler/backends/cpu/test_math.py")

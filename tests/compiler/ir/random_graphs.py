@@ -112,7 +112,7 @@ def _finish(p: Pool) -> IRGraph:
 # -- makers: each adds one operation -----------------------------------------------------------------------------
 
 
-# Domain -> the primitive functions of one float on it; composites, such as tanh, have makers of their own.
+# Domain -> the primitive functions of one float on it; composites, such as tanh, have separate makers.
 PRIMITIVES = {d: [n for n in names(d) if OPS[n].family is Family.POINTWISE] for d in Domain}
 
 

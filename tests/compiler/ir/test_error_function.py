@@ -1,4 +1,4 @@
-"""The error functions of large arrays against those of the C library."""
+"""The error functions of large arrays against the C library's functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an element of a reshape lies in what was reshaped."""
+"""The position of an element of a reshape in its operand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of test_types_of_ops.py for convolutions and pools: types that fit, and the errors of those that do not."""
+"""Rows of test_types_of_ops.py for convolutions and pools: types that fit, and the errors for types that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half attention gives half results, and its gradient is given what attention gave, behind the views made of it."""
+"""Half-precision attention has half results, and its gradient reads attention's result, also through views of it."""
 
 from __future__ import annotations
 

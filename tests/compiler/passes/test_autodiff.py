@@ -567,7 +567,7 @@ WINDOWS = {"conv2d", "conv2d_grad_input", "conv2d_grad_weight", "max_pool2d", "m
 
 def test_every_rule_is_tested_or_says_why_it_is_none() -> None:
     rules = {n for n, row in GRADIENTS.items() if not isinstance(row, Blocked | Refused)}
-    # Expanded or inlined before the walk, or made behind it.
+    # Ops that are expanded or inlined before the backward walk, or created after it.
     gone = {"gradient", "call", "exchange", "pooled_grad_input", "pooled_grad_weight"}
     several = {f"{name}_grad" for name in LAYERS}  # their items have gradients: the second order of LAYERS
     tested = {*UNARY, *BINARY, *LAYERS, *TESTED_BY_NAME, *WINDOWS}

@@ -1,4 +1,4 @@
-"""Norms of groups, signals and upsampled images behind a convolution compute with channels last, with equal values."""
+"""Norms of groups, signals and upsampled images after a convolution compute with channels last, with equal values."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def test_the_derivative_of_a_tanh_is_computed_from_the_narrow_argument() -> None
     before = graph_of(back, b.unary("abs", y))
     after = rematerialize_late_reads(before)
     copies = [n for n in after.nodes if isinstance(n, Rematerialized)]
-    assert [n.op for n in copies].count("tanh") == 1  # beside the one of the forward pass
-    assert not any(map(is_late, copies))  # they save traffic: their kernel is that of their reader
+    assert [n.op for n in copies].count("tanh") == 1  # in addition to the tanh of the forward pass
+    assert not any(map(is_late, copies))  # they save traffic, because they are in their reader's kernel
     assert [n.op for n in after.nodes].count("tanh") == 2
     assert_same_values(before, after, rtol=0)
 

@@ -1,4 +1,4 @@
-"""Channels last, relus behind pools, adjoints through pools: the same values, and the ops that are meant."""
+"""Channels last, relus after pools, adjoints through pools: equal values, and the expected ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses that may be cut into parts, and those that may not."""
+"""Losses that can be computed from parts of a batch, and losses that cannot."""
 
 from __future__ import annotations
 

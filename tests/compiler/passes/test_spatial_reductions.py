@@ -50,7 +50,7 @@ def sums(graph: IRGraph) -> list[int]:
 
 def test_rows_and_columns_are_one_axis_where_the_image_is_computed() -> None:
     x = leaf("x")
-    assert sums(merge_spatial_sums(graph_of(over_pixels(b.mul(x, x))))) == [4, 3]  # an input is read as it lies
+    assert sums(merge_spatial_sums(graph_of(over_pixels(b.mul(x, x))))) == [4, 3]  # an input is read in its own layout
     stored = b.unary("sin", leaf("x"))
     both = graph_of(stored, over_pixels(b.mul(stored, stored)))
     merged = merge_spatial_sums(both)

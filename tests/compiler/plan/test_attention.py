@@ -143,7 +143,7 @@ def test_a_layer_has_one_kernel_forward_and_one_backward_and_no_scores() -> None
 
 def test_heads_are_read_and_written_in_place() -> None:
     """Queries, keys and values are columns of one product, their gradients columns of one: nothing is copied."""
-    plan = gpt_plan(layers=1, relief=1 << 60)  # barriers that must be, not those that free bytes
+    plan = gpt_plan(layers=1, relief=1 << 60)  # only necessary barriers, none that free bytes
     forward, backward = (k.body for k in calls(plan))
     assert forward is not None
     assert backward is not None

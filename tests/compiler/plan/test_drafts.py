@@ -1,4 +1,4 @@
-"""A draft says nothing of a device: it is one for all targets that fuse alike, and its schedules compute the same."""
+"""A draft does not depend on the device: targets with equal fusion share it, and its schedules have equal results."""
 
 from __future__ import annotations
 

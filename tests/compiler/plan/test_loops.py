@@ -1,4 +1,4 @@
-"""Loops in a plan: who owns what, where threads meet, how long buffers live."""
+"""Loops in a plan: ownership of elements, barriers between threads, lifetimes of buffers."""
 
 from __future__ import annotations
 

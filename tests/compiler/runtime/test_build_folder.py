@@ -1,4 +1,4 @@
-"""Folders of compilers that were killed are removed by a later build; those in use are left alone."""
+"""A later build removes the folders of killed compilers, and no folder that is in use."""
 
 from __future__ import annotations
 

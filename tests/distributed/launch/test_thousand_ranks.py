@@ -1,4 +1,4 @@
-"""docs/thousand-ranks.md: its tables, and the numbers between them, are those of the model."""
+"""The tables and numbers in docs/thousand-ranks.md equal the results of the model."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def check_all_reduce(group: ProcessGroup, counts: tuple[int, ...], dtype: str, i
     for found, each in zip(to, given):
         assert found.tobytes() == tree_sum(each).tobytes(), (counts, dtype, in_place)
     bytes_ = sum(each.nbytes for each in own)
-    if bytes_ > 4096 and sum(counts) % group.size == 0:  # the parts of the ranks are alike
+    if bytes_ > 4096 and sum(counts) % group.size == 0:  # all ranks have parts of equal size
         assert group.bytes_sent - sent == 2 * (group.size - 1) * bytes_ // group.size
 
 

@@ -1,4 +1,4 @@
-"""Run by every rank of test_processes.py: a rank that hangs, one that leaves, one that dies."""
+"""Run by every rank of test_processes.py: one rank hangs, leaves or dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script for `wholestep launch` in test_launch.py: ranks that meet, and one of them that is lost."""
+"""A script for `wholestep launch` in test_launch.py: ranks that join, and one of them that is lost."""
 
 from __future__ import annotations
 

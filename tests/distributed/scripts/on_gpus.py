@@ -110,7 +110,7 @@ def machine(folder: Path) -> Iterator[tuple[int, int, FakeNccl]]:
     """GPUs that are none, with their code in a folder: this rank's number, how many there are, and what carries."""
     emulated.folder = lambda: folder
     with fake_gpu(gpus=4) as driver, fake_nccl(driver) as nccl:
-        device.nvrtc_version = lambda: "none"  # ranks are alike
+        device.nvrtc_version = lambda: "none"  # all ranks have the same version
         control = ws.Workers().join()
         assert control is not None
         for name in ("gather", "broadcast"):  # a GPU makes its steps by itself while its host waits for the others

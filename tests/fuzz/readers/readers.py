@@ -210,7 +210,7 @@ class Child:
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
-            with suppress(BrokenPipeError):  # what was not written goes nowhere
+            with suppress(BrokenPipeError):  # unwritten data is discarded
                 if pipe is not None:
                     pipe.close()
 

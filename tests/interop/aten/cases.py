@@ -1,4 +1,4 @@
-"""Functions of torch, each over tensors of its own: what a row of the table says is compared with torch itself."""
+"""Functions of torch, each with separate tensors: the op that a row of the table records is compared with torch."""
 
 from __future__ import annotations
 

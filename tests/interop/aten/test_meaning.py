@@ -1,4 +1,4 @@
-"""What a module means to torch beyond its ops: own backwards, writing in place, checks; trained beside torch."""
+"""Semantics of a torch module beyond its ops: custom backwards, in-place writes, checks; compared with torch."""
 
 from __future__ import annotations
 

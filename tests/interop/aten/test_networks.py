@@ -1,4 +1,4 @@
-"""Networks of torch, trained by `ws.fit` beside torch itself; what they predict, save, load and give back."""
+"""Networks of torch, trained by `ws.fit` and by torch; their predictions, saving, loading and conversion back."""
 
 from __future__ import annotations
 
@@ -459,7 +459,7 @@ def test_a_network_is_a_part_of_another() -> None:
         net, inputs=ws.Spec((12, 4), "float64"), targets=ws.Spec((12, 3), "float64"), loss="mse", device="reference",
         optimizer=ws.SGD(lr=0.0),
     )  # fmt: skip
-    assert {"net/2/random0.rate", "net/2/random1.rate"} <= set(session.scalars)  # two draws, each with a key of its own
+    assert {"net/2/random0.rate", "net/2/random1.rate"} <= set(session.scalars)  # two draws with different keys
     session.step(x=x, labels=y)
     module(torch.from_numpy(x))
     module(torch.from_numpy(x * x))

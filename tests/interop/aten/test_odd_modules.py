@@ -84,7 +84,7 @@ def test_modules_that_keep_what_they_computed_are_imported_and_stay_usable(kind:
     before = {name: value.clone() for name, value in module.state_dict().items()}
     net = ws.from_torch(module, x)
     assert not net.fixed_batch
-    for name, value in before.items():  # running statistics are those from before
+    for name, value in before.items():  # running statistics are unchanged
         np.testing.assert_array_equal(module.state_dict()[name].numpy(), value.numpy(), err_msg=name)
     theirs = module.eval()(x[:2]).detach().numpy()  # nothing of the trace is left in it
     np.testing.assert_allclose(net.predict(x[:2].numpy()), theirs, 1e-5, 1e-6)

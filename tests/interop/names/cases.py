@@ -1,4 +1,4 @@
-"""Lines that are written alike for torch and here: `t` is the package, the rest its tensors."""
+"""Lines of code that are the same for torch and here: `t` is the package, the other names are tensors."""
 
 from __future__ import annotations
 

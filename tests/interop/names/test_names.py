@@ -1,4 +1,4 @@
-"""Every public name of torch and Keras is taken, answered, or one that nobody would type."""
+"""Every public name of torch and Keras exists here, raises an error with advice, or is one that nobody would type."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_predict_takes_keras_words() -> None:
         def forward(self, x: Any, verbose: Any) -> Any:
             return x * verbose
 
-    np.testing.assert_allclose(Verbose().predict(X, verbose=X), X * X)  # an input of its own
+    np.testing.assert_allclose(Verbose().predict(X, verbose=X), X * X)  # here `verbose` is an input of the model
 
 
 def test_evaluate_measures_what_the_model_was_fitted_with() -> None:

@@ -1,4 +1,4 @@
-"""Every node case of the onnx package that is in scope, by the interpreter; those that passed once must pass."""
+"""Every node case of the onnx package that is in scope, by the interpreter; every case that passed once must pass."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_networks_of_torch_and_frozen_parts_go_through_too(tmp_path: Path) -> No
     layers = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4, momentum=0.3), torch.nn.Flatten(), torch.nn.Linear(16, 2)
     theirs = torch.nn.Sequential(*layers)
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 4)).astype(np.float32)
-    theirs(torch.tensor(x))  # statistics that are not those of the start
+    theirs(torch.tensor(x))  # running statistics differ from their initial values
     net = ws.from_torch(theirs, x).freeze("0.*")
     ws.export_onnx(net, tmp_path / "net.onnx", example=x)
     wanted = theirs.eval()(torch.tensor(x)).detach().numpy()

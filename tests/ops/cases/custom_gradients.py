@@ -1,4 +1,4 @@
-"""Functions with gradients of their own for the table of ops, and each as a torch.autograd.Function."""
+"""Functions with custom gradients for the table of ops, and each as a torch.autograd.Function."""
 
 from __future__ import annotations
 

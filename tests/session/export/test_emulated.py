@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cpu.export.sources import compile_flags
 from wholestep.compiler.backends.cpu.target import TARGETS, available_targets
 
 pytestmark = pytest.mark.long
-# The machine, the target that Python runs here, and the one that is exported.
+# The machine, the target that Python runs here, and the exported target.
 CASES = [
     pytest.param(ARM64, "cpu/portable", "cpu/portable", marks=ARM64.needed, id="arm64-portable"),
     pytest.param(ARM64, "cpu/avx2", "cpu/neon", marks=ARM64.needed, id="arm64-neon"),

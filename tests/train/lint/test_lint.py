@@ -1,4 +1,4 @@
-"""The training linter: every rule on a run that it is about, and on one that it is not about."""
+"""The training linter: every rule on a run that violates it, and on a run that does not."""
 
 from __future__ import annotations
 

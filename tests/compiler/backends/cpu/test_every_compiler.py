@@ -49,7 +49,7 @@ def assert_same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -
     assert [name for name in one if one[name].tobytes() != other[name].tobytes()] == []
 
 
-# Those of ARM64 are compiled by test_other_machines.py.
+# Targets of ARM64 are compiled by test_other_machines.py.
 @pytest.mark.parametrize("target", [name for name in TARGET_FLAGS if name not in (NEON.name, NEONBF16.name)])
 @pytest.mark.parametrize("name", ["gcc", "clang"])
 def test_native_files_compile_without_a_warning(name: str, target: str) -> None:

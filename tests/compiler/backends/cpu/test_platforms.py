@@ -1,4 +1,4 @@
-"""Operating systems and instruction sets are behind their headers and modules, and nowhere else."""
+"""Code for operating systems and instruction sets is only in their own headers and modules."""
 
 from __future__ import annotations
 

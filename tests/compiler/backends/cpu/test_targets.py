@@ -1,4 +1,4 @@
-"""A step has the same bits on all CPUs with fused multiply-adds; products and functions have tests of their own."""
+"""A step has the same bits on all CPUs with fused multiply-adds; products and functions have separate tests."""
 
 from __future__ import annotations
 

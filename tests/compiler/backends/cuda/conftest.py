@@ -1,4 +1,4 @@
-"""The GPU of these tests: one that is none, or, with `--gpu`, this machine's own."""
+"""The GPU of these tests: an emulated one or, with `--gpu`, this machine's."""
 
 from __future__ import annotations
 

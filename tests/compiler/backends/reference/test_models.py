@@ -1,4 +1,4 @@
-"""The model suite on the reference backend, step by step beside the interpreter: what it trains, measures, predicts."""
+"""The model suite on the reference backend, step by step against the interpreter: training, metrics, predictions."""
 
 from __future__ import annotations
 

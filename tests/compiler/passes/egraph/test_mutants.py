@@ -39,7 +39,7 @@ def _table() -> Iterator[None]:
 def joined(graph: IRGraph, rule: Rule, tables: Tables | None) -> bool:
     """Does the rule fire on the graph, and is its right side then in the class of its left side?"""
     encoded = encode(graph)
-    if tables is not None:  # numbers of the rule are those of its own tables
+    if tables is not None:  # attribute numbers of the rule refer to its own tables
         (rule,) = (r for r in rules_for(graph, Exactness.APPROXIMATE, encoded.tables, False) if r.name == rule.name)
     egraph = saturate(encoded, [rule], Budget(rounds=2)).egraph
     made = list(steps(egraph, [rule]))

@@ -1,4 +1,4 @@
-"""Losses, gradient norms and private gradients of single rows equal those of explicit gradients, in float64."""
+"""Losses, gradient norms and private gradients of single rows equal the values from explicit gradients, in float64."""
 
 from __future__ import annotations
 

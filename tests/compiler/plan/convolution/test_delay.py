@@ -1,4 +1,4 @@
-"""Weight gradients of convolutions stand behind the second pass over a batch norm's images, at no barrier's cost."""
+"""Weight gradients of convolutions run after the second pass over a batch norm's images, without a barrier."""
 
 from __future__ import annotations
 

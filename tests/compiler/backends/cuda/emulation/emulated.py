@@ -46,7 +46,7 @@ HERE = Path(__file__).parent
 TARGET = TARGETS["cuda/sm_90"]
 FLAGS = ("-std=c++17", "-O0", "-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing")
 RUNTIME = "emulate.o"
-FENCE = 64  # bytes behind the scratch memory that nobody may write
+FENCE = 64  # bytes after the scratch memory that no kernel may write
 WRONG = {1: "threads wait for ever", 2: "too many blocks wait for each other", 3: "a block's shared memory is overrun"}
 Array = np.ndarray[Any, Any]
 

@@ -31,7 +31,7 @@ PRIMITIVE = re.compile(r"^(?:template|struct|WS_\w+|static)\b", re.MULTILINE)  #
 WAITS = re.compile(r"__sync|__shfl|__ballot|ws_exchange|ws_arrive|ws_await")  # what threads of a block wait for
 TOTAL = 1 << 30  # bytes of its memory
 MOST_SHARED, ALLOWED = 227 << 10, 48 << 10  # bytes of shared memory of a block, and of one for which nobody asked
-FENCE, UNTOUCHED = 256, 0xAB  # bytes behind every allocation that nobody may write, and what they hold
+FENCE, UNTOUCHED = 256, 0xAB  # bytes after every allocation that nothing may write, and their value
 
 
 class CUresult(enum.IntEnum):
@@ -44,7 +44,7 @@ class CUresult(enum.IntEnum):
 
 OK = CUresult.CUDA_SUCCESS
 Op = Callable[[], None]
-Node = tuple[Op, tuple[int, ...]]  # a kernel, and those that it waits for
+Node = tuple[Op, tuple[int, ...]]  # a kernel, and the nodes that it waits for
 
 
 class Fill:
@@ -113,12 +113,12 @@ class FakeDriver:
         self.capability, self.multiprocessors, self.gpus = capability, 132, gpus
         self.memory: dict[int, Any] = {}
         self.ends: dict[int, int] = {}  # of an allocation, in the array that holds it
-        self.overrun: list[int] = []  # sizes of allocations behind whose end somebody wrote
+        self.overrun: list[int] = []  # sizes of allocations that were written beyond their end
         self.queues: dict[int, list[Op]] = {}  # by stream
-        self.inside, self.later = 0, list[int]()  # things that run now, and allocations to be freed behind them
+        self.inside, self.later = 0, list[int]()  # operations that run now, and allocations to free after them
         self.noted: dict[int, tuple[int, int]] = {}  # event -> the stream that it was put into last, and how often
         self.passed: dict[int, int] = {}  # event -> how often its stream has come there
-        self.early = False  # do streams beside the first one run at once, where nothing holds them back?
+        self.early = False  # do all streams except the first run immediately, unless they wait for an event?
         self.captured: list[Op] = []  # what a library puts into a stream
         self.asked, self.filling, self.filled = 0, 0, 0  # calls of cuDNN that fill; kernels that do; others that do
         self.waits: list[list[tuple[int, ...]]] = []  # of each graph: what its nodes wait for
@@ -157,7 +157,7 @@ class FakeDriver:
     def cuMemFree(self, address: int) -> tuple[CUresult]:
         if address not in self.memory:  # another driver's, whose objects are collected while this one is there
             return (CUresult.CUDA_ERROR_INVALID_VALUE,)
-        if self.inside:  # collected while something runs: what stands behind it must not overtake it
+        if self.inside:  # collected while an operation runs: later operations must not overtake it
             self.later.append(address)
             return (OK,)
         self.run()

@@ -1,4 +1,4 @@
-"""Attention on a GPU: kernels of ours beside the interpreter, emulated; what is cuDNN's, and why the rest is not."""
+"""Attention on a GPU: our emulated kernels against the interpreter; which calls use cuDNN, and why others do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every op and random graphs: the kernels' own text, emulated, beside the interpreter.
+"""Every op and random graphs: the generated source of the kernels, emulated, against the interpreter.
 
 Threads and blocks run in several orders; a result that depends on one has a barrier missing.
 """
@@ -214,7 +214,7 @@ def assert_rounded(got: Array, want: Array, dtype: DType) -> None:
     np.testing.assert_allclose(got.astype(np.float64), exact, rtol=0, atol=4 * dtype.eps * scale + 1e-5)
 
 
-EVERY_DAY = ("bfloat16", "int32")  # float32 and its gradients have a test of their own
+EVERY_DAY = ("bfloat16", "int32")  # float32 and its gradients have a separate test
 
 
 @pytest.mark.parametrize("dtype", [d if d in EVERY_DAY else pytest.param(d, marks=pytest.mark.long) for d in DTYPES])

@@ -31,7 +31,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "bfloat16", "float16", "float64"),
     "rows": (1, CAPACITY),
 }
-SIDES = (3, 5, 40)  # of an image, those before the last axis first
+SIDES = (3, 5, 40)  # sizes of the axes of an image, the last axis last
 Row = tuple[Any, ...]
 FEW, PARTS = 6, 4  # rows that are not long; parts of the others
 

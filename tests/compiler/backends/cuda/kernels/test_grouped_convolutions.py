@@ -1,4 +1,4 @@
-"""Depthwise and grouped convolutions: the kernels' own text, emulated in several orders, beside the interpreter."""
+"""Depthwise and grouped convolutions: kernels emulated in several orders, against the interpreter."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def test_every_pointwise_op_and_every_window_has_a_text() -> None:
     made_of_others = {"cast"}  # by `cast_text`
     pointwise = {name for name, op in OPS.items() if op.family is Family.POINTWISE} - made_of_others
     kept = {name for target in TARGETS.values() for name in target.composites}
-    kept -= ROUTINES.keys()  # kernels of their own
+    kept -= ROUTINES.keys()  # these have separate kernels
     assert pointwise | kept <= TEXTS.keys(), sorted((pointwise | kept) - TEXTS.keys())
     windows = {name for name, op in OPS.items() if op.family is Family.WINDOW}
     behind_pools = {name for name in windows if name.startswith("pooled")}  # made by a pass that no GPU asks for

@@ -1,4 +1,4 @@
-"""Products of a middle size beside the interpreter: every way that operands lie, tiles that are not full, epilogues."""
+"""Products of medium size against the interpreter: every layout of the operands, partial tiles, epilogues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms, pools and resampling between convolutions: two training steps of the emulated kernels beside the reference."""
+"""Norms, pools and resampling between convolutions: two training steps, emulated, against the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One kernel for many steps: which plans have one, and that its steps have the bits of those that are launched."""
+"""One persistent kernel for many steps: which plans have one, and that its steps equal launched steps bit for bit."""
 
 from __future__ import annotations
 

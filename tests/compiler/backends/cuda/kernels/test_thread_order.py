@@ -1,4 +1,4 @@
-"""Copies between layouts: consecutive threads read adjacent elements, and the values are those of other orders."""
+"""Copies between layouts: consecutive threads read adjacent elements; values do not depend on their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions and pools of few channels: the kernels' own text, emulated in several orders, beside the interpreter."""
+"""Convolutions and pools of few channels: kernels emulated in several orders, against the interpreter."""
 
 from __future__ import annotations
 

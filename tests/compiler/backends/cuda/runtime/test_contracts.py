@@ -1,4 +1,4 @@
-"""What `fit` promises, on a GPU: a table of features, each on every way that data takes, beside the reference backend.
+"""The contract of `fit` on a GPU: a table of features, each with every form of data, against the reference backend.
 
 On a GPU that is none, or on the machine's own: `make test-cuda`.
 """

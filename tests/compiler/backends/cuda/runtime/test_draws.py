@@ -17,7 +17,7 @@ from wholestep.options import CompileOptions
 KINDS = [
     ws.init.normal(0.5, 0.02),
     ws.init.kaiming_normal(a=1.0),
-    ws.init.uniform(0.0, 3.0),  # a quarter of its numbers lie in the middle of two floats
+    ws.init.uniform(0.0, 3.0),  # a quarter of its numbers are halfway between two floats
     ws.init.xavier_uniform(),
 ]
 SHAPE = (61, 47)

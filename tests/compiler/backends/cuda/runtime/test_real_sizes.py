@@ -1,4 +1,4 @@
-"""Ten steps of every model in float32 beside torch and the CPU, judged by torch in float64.
+"""Ten steps of every model in float32 compared with torch and the CPU; the oracle is torch in float64.
 
 Small on a GPU that is emulated; with `--gpu` at the sizes that people train.
 """

@@ -218,7 +218,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_a_bad_index_refused() -> None
 def test_a_smaller_batch_and_another_rate_need_no_new_graph(gpu: FakeDriver | None) -> None:
     fake = need_fake(gpu)
     session = ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda:0", options=UNCHECKED)
-    for _ in range(RunCosts().fetching_slots):  # each turn of pinned memory has a graph
+    for _ in range(RunCosts().fetching_slots):  # each staging slot of pinned memory has a graph
         session.step(**data(8))
     float(session.read_loss())
     before = fake.graphs
@@ -227,7 +227,7 @@ def test_a_smaller_batch_and_another_rate_need_no_new_graph(gpu: FakeDriver | No
     assert fake.graphs == before
     assert not any(fake.queues.values())
     session.step(**data(5))
-    # Its graph fetches the inputs and writes the loss and the logits to the host; an event stands behind it.
+    # Its graph fetches the inputs and writes the loss and the logits to the host; an event is recorded after it.
     assert sum(map(len, fake.queues.values())) == 2
     assert "__global__" in session.source
 

@@ -1,4 +1,4 @@
-"""The steps of several ranks on one GPU: one graph, in which they meet where they would send.
+"""The steps of several ranks on one GPU: one graph, in which ranks synchronise where they would communicate.
 
 With `--gpu` the GPU is this machine's own.
 """
