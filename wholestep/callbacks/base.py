@@ -65,7 +65,7 @@ class Callback:
         """
 
     def on_slice(self, steps: int, loss: float) -> None:
-        """Called after a slice of steps, which takes at most about 50 ms; `loss` is that of the last one."""
+        """Called after a slice of steps, which takes at most about 50 ms; `loss` is the loss of its last step."""
 
     def on_epoch(self, stats: EpochStats) -> None:
         """Called after an epoch, with the logs as a record."""

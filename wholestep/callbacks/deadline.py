@@ -28,7 +28,7 @@ def as_seconds(within: object) -> float:
 
 
 class Deadline(Callback):
-    """Sets the learning rate by the share of the run that is over, and ends the run before the time is over.
+    """Sets the learning rate by the elapsed share of the run, and ends the run before the time limit.
 
     The number of steps that the time allows is that of the price of a step until the first steps are measured.  With
     validation data the weights at the end are those of the best validation, the last one included.
@@ -54,7 +54,7 @@ class Deadline(Callback):
         self._weights: dict[str, Any] = {}
 
     def watch(self, trainer: Any, price: float) -> None:
-        """Use the validation data of a trainer, and the predicted seconds of a step."""
+        """Set the validation data, and the predicted seconds of a step, which the first measurements replace."""
         self._price = price
         if (held := trainer.validation) is not None:
 

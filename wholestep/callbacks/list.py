@@ -198,7 +198,7 @@ class CallbackList:
         return any(c.saves for c in self.callbacks)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states by class and number, so that adding a callback of another class does not change names."""
+        """The states of callbacks, named by class and number: adding a callback of another class changes no name."""
         return {name: s for name, c in self._callbacks_by_name() if (s := c.state_dict())}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:

@@ -128,7 +128,7 @@ class Progress(Callback):
         return "  ".join(part for part in parts if part)
 
     def _metrics_text(self) -> str:
-        """Metrics and learning rates, read so rarely that it takes at most a fraction `SHARE` of the time."""
+        """Metrics and learning rates, read so rarely that reading takes at most a fraction `SHARE` of the time."""
         read, now = self.run.numbers if self.run is not None else None, time.monotonic()
         if read is not None and now >= self._next_numbers:
             self._numbers = numbers(read())

@@ -31,7 +31,7 @@ def doctor(
     hosts: Annotated[str | None, typer.Option(help="Machines that they are on, by commas.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Report platform, compiler, instructions and limits of this machine, train two steps, and name what mends it."""
+    """Report platform, compiler, instructions and limits of this machine, train two steps, and name fixes."""
     failures: dict[str, Exception] = {}
     asked, texts = rows(), dict[str, str]()
     if workers is not None:
@@ -73,7 +73,7 @@ def rows() -> list[tuple[str, Callable[[], str]]]:
 
 
 def remedies(failures: Mapping[str, Exception]) -> list[str]:
-    """The one command that mends each thing that failed, or that makes every start slow."""
+    """For each failed check, and for each cause of slow starts, the one command that fixes it."""
     from wholestep.options import CompileOptions
 
     advice, on_windows = [], sys.platform == "win32"  # its shell is PowerShell

@@ -1,4 +1,4 @@
-"""Commands that examine a run: its mistakes, its steps again, branches of it, and the times of its kernels."""
+"""Commands that examine a run: find its mistakes, repeat its steps, branch it, and time its kernels."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def replay(
 
 @report_errors
 def compare(one: Run, other: Run, script: ScriptOfRun = None) -> None:
-    """Name the first step and tensor in which two runs differ, and the settings that do; exit with code 1 then."""
+    """Name the first step and tensor in which two runs differ, and the settings that differ; exit code 1 if they do."""
     from wholestep.train.replay import compare_runs
 
     difference = compare_runs((_experiment(one, script), one), (_experiment(other, script), other))

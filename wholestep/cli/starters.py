@@ -152,7 +152,7 @@ def build(layers: int = 2, width: int = 64, context: int = $context) -> ws.Exper
 
 
 def starter(data: Path, target: str | None) -> str:
-    """The text of a script that trains on some data; UsageError if it is of no kind that is recognised."""
+    """The text of a script that trains on some data; UsageError if the kind of the data is not recognised."""
     suffix = data.suffix.lower()
     if data.is_dir():
         return _of_folder(data)

@@ -172,7 +172,7 @@ def list_checkpoints(run: Run, as_json: AsJson = False) -> None:
 @checkpoint.command("inspect")
 @report_errors
 def inspect(path: OneCheckpoint, as_json: AsJson = False) -> None:
-    """Show the arrays, position, numbers and environment of a checkpoint, after its files were checked."""
+    """Check the files of a checkpoint; show its arrays, position, numbers and environment."""
     from wholestep.train import load_checkpoint
 
     stored = load_checkpoint(path)
@@ -216,7 +216,7 @@ def diff(one: OneCheckpoint, other: OneCheckpoint, as_json: AsJson = False) -> N
 @checkpoint.command("verify")
 @report_errors
 def verify(path: OneCheckpoint, as_json: AsJson = False) -> None:
-    """Compare every file of a checkpoint, or of all of a run's, with its checksum; exit with code 1 on damage."""
+    """Compare every file of a checkpoint, or of all checkpoints of a run, with its checksum; exit code 1 on damage."""
     from wholestep.train.checkpoint.manage import verify as problems_of
 
     problems = problems_of(path)

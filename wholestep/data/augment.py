@@ -48,7 +48,7 @@ class Mixing(ABC):
 
     @abstractmethod
     def mix(self, x: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """The mixed input, and the share (batch,) that is of the row itself."""
+        """The mixed input, and the share (batch,) of the row itself in it."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ _ROTATION = (
 
 
 def _luma(x: Tensor) -> Tensor:
-    """(N, 1, H, W): the grey of images with three channels, of others the mean of their channels."""
+    """The luma (N, 1, H, W) of images with three channels; for others the mean of their channels."""
     if x.shape[1] != 3:
         return x.mean(1, keepdims=True)
     weights = np.array(LUMA, x.dtype.numpy).reshape(1, 3, 1, 1)
@@ -342,7 +342,7 @@ class MaskTokens(Augmentation):
 
 @dataclass(frozen=True)
 class MixUp(Mixing):
-    """Mixes each row with another of its batch, λ·x + (1 - λ)·x', λ from Beta(alpha, alpha) (arXiv:1710.09412).
+    """Mixes each row with another row of its batch: λ·x + (1 - λ)·x', λ from Beta(alpha, alpha) (arXiv:1710.09412).
 
     The loss is mixed with the same λ: λ·loss(y) + (1 - λ)·loss(y').  The partner is the row at the mirrored place of
     the batch.  Metrics of training steps count the own target.

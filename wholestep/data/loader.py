@@ -182,7 +182,7 @@ class DataLoader:
             self.shuffle(reader.epoch + 1)
 
     def remaining(self) -> Iterator[Batch]:
-        """The batches from here to the end of the epoch, computed in advance by a thread with `prefetch`."""
+        """The batches from the position to the end of the epoch; with `prefetch` a thread computes them in advance."""
         if self.pools is not None:
             yield from self._by_workers(self.pools)
             return
@@ -318,7 +318,7 @@ class DataLoader:
         return self._place(self.batch_of(self._rows_to_read(rows), epoch), rows)
 
     def _rows_to_read(self, rows: Rows) -> Rows:
-        """Those rows of a batch that this rank reads."""
+        """The rows of a batch that this rank reads."""
         if self.own is None:
             return rows
         positions = self.own.of(len(rows))

@@ -160,7 +160,7 @@ class Pools:
         self.lock = threading.Lock()
 
     def take(self, loader: DataLoader) -> WorkerPool:
-        """The idle pool; another one if there is none, because two loops run at once."""
+        """The idle pool, or a new one if two loops run at the same time."""
         with self.lock:
             pool, self.idle = self.idle, None
         return WorkerPool(loader) if pool is None else pool
@@ -205,7 +205,7 @@ def _row_bytes(loader: DataLoader) -> int:
 
 @contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Processes that start meanwhile ignore Ctrl-C from their first instruction: the consumer ends them."""
+    """Processes that start within this block ignore Ctrl-C from their first instruction: the consumer ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

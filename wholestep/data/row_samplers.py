@@ -55,7 +55,7 @@ class RowSampler:
         self.scores, self._drawn = scores, None
 
     def rows(self, seed: int, epoch: int, count: int) -> Rows:
-        """The rows of an epoch; before there are scores every row once, shuffled."""
+        """The rows of an epoch; without scores, every row once in random order."""
         if self.scores is not None and len(self.scores) != count:
             raise InputError(
                 f"{type(self).__name__}: the data has {count} rows; received the values of {len(self.scores)} rows, "
@@ -132,7 +132,7 @@ class Importance(Hard):
 
 
 class SelfPaced(RowSampler):
-    """Begins with the rows of the smallest losses and adds the others by and by.
+    """Begins with the rows of the smallest losses and gradually adds the other rows.
 
     The first epoch visits every row once.  Epochs have one length: a part of the rows is repeated to fill it.
 

@@ -46,7 +46,7 @@ class Holdout:
         _check_exclusive("split", self.shuffle, self.stratify, self.groups)
 
     def split(self, data: object, seed: int = 0) -> tuple[Any, Any]:
-        """The rows to train on and those held out, each in the order that they had."""
+        """The rows to train on and the held-out rows, each in their original order."""
         rows = _as_rows(data)
         held = self._validation_rows(rows, np.random.default_rng(seed), seed)
         if not 0 < len(held) < len(rows):

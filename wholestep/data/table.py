@@ -82,7 +82,7 @@ class Table:
         return Batch(_single(part.inputs, INPUT), targets, part.weights)
 
     def select(self, rows: Array) -> Table:
-        """Another table of some of the rows."""
+        """A new table with some of the rows."""
         return type(self)(
             {name: a[rows] for name, a in self.inputs.items()},
             {name: a[rows] for name, a in self.targets.items()},

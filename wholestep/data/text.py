@@ -40,7 +40,7 @@ class Tokenizer:
     @overload
     def encode(self, text: list[str]) -> list[Ids]: ...
     def encode(self, text: str | list[str]) -> Ids | list[Ids]:
-        """The numbers of a text; of several texts a list, data for `ws.data.Ragged`."""
+        """The token numbers of a text; for several texts a list of arrays, as data for `ws.data.Ragged`."""
         if isinstance(text, str):
             return np.array(self._numbers(text), np.int32)
         return [np.array(self._numbers(_need_text(t)), np.int32) for t in text]
@@ -199,7 +199,7 @@ class BytePairs(Tokenizer):
 
 
 def _find_merges(chunks: dict[tuple[int, ...], int], count: int) -> list[tuple[int, int]]:
-    """The most frequent pair again and again, the smallest among equals; only chunks with it are counted anew."""
+    """Merge the most frequent pair (the smallest of equal ones) repeatedly; only chunks with it are recounted."""
     words = list(chunks.items())
     pairs, where = Counter[tuple[int, int]](), dict[tuple[int, int], set[int]]()
     for i, (ids, n) in enumerate(words):

@@ -60,7 +60,7 @@ class Workers:
         self._need_axes()
 
     def _need_axes(self) -> None:
-        """Derive what is missing of count = data * model; with `model` alone, the launcher determines count."""
+        """Derive the missing number in count = data * model; with `model` alone, the launcher determines count."""
         if self.data is None and (self.model is None or self.count is None):
             return
         product = (self.data or 1) * (self.model or 1)

@@ -92,7 +92,7 @@ def accept_foreign_arguments(function: F) -> F:
 
 
 def _inplace(self: object, *inplace: bool) -> None:
-    """torch's `ReLU(True)`: the argument is ignored, since the memory planner decides what is overwritten."""
+    """Accept torch's `ReLU(True)`: `inplace` is ignored, since the memory planner decides what is overwritten."""
     if inplace not in ((), (True,), (False,)):
         fail(UsageError, f"{type(self).__name__}() takes nothing; received {', '.join(map(repr, inplace))}.")
 

@@ -304,7 +304,7 @@ def poly1_loss(
 
 
 def _power(x: Tensor, exponent: Tensor) -> Tensor:
-    """x^exponent for x ≥ 0, with gradient 0 at 0, where exponents below 1 have an infinite one."""
+    """x^exponent for x ≥ 0, with gradient 0 at 0, where the gradient is infinite for exponents below 1."""
     some = x > 0.0
     return fn.where(some, fn.where(some, x, 1.0) ** exponent, 0.0)
 

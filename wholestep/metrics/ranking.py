@@ -82,7 +82,7 @@ class Ranked(OfScores, KeptRows):
         return self.spread(weight, seen.rows[:1] if seen.questions > 1 else seen.rows).astype("float64")
 
     def _columns(self, p: X) -> X:
-        """The scores of classes: two columns are one score, more are one score per class."""
+        """The scores of classes: two columns become one score, more columns are one score per class."""
         if p.shape[-1] != 2:
             return p
         return p[..., 1] - p[..., 0] if self.from_logits else p[..., 1]

@@ -15,7 +15,7 @@ from wholestep.metrics.base import Array, States
 from wholestep.metrics.reading import ArrayKind, check_weight
 from wholestep.metrics.row_buffers import KeptRows, rows_to_store
 
-_BLOCK = 512  # rows that are compared with all others at once
+_BLOCK = 512  # number of rows per block that is compared with all rows
 
 
 @dataclass(eq=False)

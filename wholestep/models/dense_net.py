@@ -87,7 +87,7 @@ class Features(Module):
 
 
 class DenseBlock(Module):
-    """Layers that each read the outputs of all layers before them."""
+    """Layers, each of which reads the outputs of all layers before it."""
 
     def __init__(self, layers: int, channels: int, growth: int, dtype: object) -> None:
         self.layers = layers

@@ -71,7 +71,7 @@ def processor_name() -> str:
 
 
 def available_bytes() -> int:
-    """As the kernel estimates it."""
+    """Available memory, as the kernel estimates it."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024

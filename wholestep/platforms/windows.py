@@ -50,7 +50,7 @@ def available_bytes() -> int:
 
 
 def memory_limit() -> None:
-    """Of a job object: not asked."""
+    """None: the limits of a job object are not read."""
 
 
 def map_memory(size: int) -> mmap.mmap:

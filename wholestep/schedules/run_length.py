@@ -24,7 +24,7 @@ class Planned:
     length: str  # the name of the argument for the length
 
     def over(self, steps: int) -> Schedule:
-        """The schedule for a run of so many steps."""
+        """The schedule for a run of the given number of steps."""
         if steps <= self.warmup:
             fail(
                 OptionError,

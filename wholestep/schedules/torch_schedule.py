@@ -113,7 +113,7 @@ def _with_optimizer(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def unit_of(kind: str, schedulers: Several[Any]) -> str | None:
-    """The unit that all schedulers count; None if none has one."""
+    """The unit that all schedulers count; None if no scheduler has one."""
     units = {s.schedule.unit for s in schedulers if isinstance(s, TorchSchedule)} - {CALL}
     if len(units) > 1:
         fail(OptionError, f"{kind}: its schedules count in {' and '.join(sorted(units))}; give all one unit=.")

@@ -53,7 +53,7 @@ class Programs:
         self.counts: Counting = state  # `counts.turn` is the counter of the session that is stepping
         self.turns = SessionLock()  # the lock of threads that share the session
         self.held: dict[str, AnyArray] = {}  # inputs given by set_input
-        self.notes: tuple[str, ...] = ()  # lines of the report about the data of a run
+        self.notes: tuple[str, ...] = ()  # lines about the data of a run, for the report
         self.observer: Observer | None = None
         self.closed = False
         self.main: EntryPoint
@@ -66,7 +66,7 @@ class Programs:
         self.step_options: StepOptions = PLAIN if compiled is None else compiled.definition.step_options
         self.raises = self.step_options.nonfinite == "raise"
         for name in [name for name in self.entries if name.startswith(WITH_ROWS)]:
-            del self.entries[name]  # steps of the definition before
+            del self.entries[name]  # an entry point of the previous definition
         self._govern()
 
     def _govern(self) -> None:

@@ -177,7 +177,7 @@ class Session:
     evaluate_batches = delegate("_evaluation", Evaluation.evaluate_batches)
 
     def set_input(self, name: str, array: object) -> None:
-        """Give an input ahead of `step()`: it is copied, and holds until it is given again."""
+        """Set an input before `step()`: it is copied, and used by every step until it is set again."""
         inputs = self._programs.main.inputs
         with self._inspect.span("set_input"):
             self._programs.held[name] = inputs.hold(inputs.named(name), array)

@@ -145,7 +145,7 @@ def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict:
 
 @contextmanager
 def undone_steps(programs: Programs) -> Iterator[Mapping[str, AnyArray]]:
-    """The steps of this block are undone: every state, scalar and counter is restored.  Yields the states before."""
+    """Undo the steps of the block: every state, scalar and counter is restored.  Yields the previous states."""
     programs.take_turn()  # the update counters are this session's while its steps run
     counted, state = state_dict(programs), programs.state
     before = {n: state.get(n) for n in state.names}
@@ -158,7 +158,7 @@ def undone_steps(programs: Programs) -> Iterator[Mapping[str, AnyArray]]:
 
 
 def counts_in(values: Mapping[str, object]) -> Callable[[str], int]:
-    """The update counts in a state dict; older files have none, and all counts are the step."""
+    """The update counts in a state dict; in older files, which have none, each count is the step number."""
     step = values.get(STEP, 0)
     return lambda key: int(check_number(key, values.get(f"{UPDATES}/{key}", step)))
 

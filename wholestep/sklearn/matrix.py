@@ -15,11 +15,11 @@ from wholestep.sklearn.networks import InputColumns, NetworkKey
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """Means and standard deviations of columns, and which had missing values: those get an indicator column."""
+    """Means and standard deviations of columns, and the columns with missing values, which get an indicator column."""
 
     mean: Array
     std: Array
-    gaps: Array  # numbers of columns
+    gaps: Array  # indices of the columns with missing values
 
     @staticmethod
     def learnt(X: Array, standardize: bool, weight: Array | None = None) -> ColumnStatistics:

@@ -23,7 +23,7 @@ from wholestep.optim import EMA, SGD, Adam, AdamW, Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session import build_session
 
-KEPT = 16  # the most idle networks of a process
+KEPT = 16  # the largest number of idle networks in a process
 AVERAGE = 0.99  # predictions use an average of the weights over about the last hundred steps
 Weights = Mapping[str, Array]
 

@@ -29,7 +29,7 @@ DRAWS = 64  # draws per augmentation whose numbers do not overlap
 
 
 class RowDraws:
-    """Uniform random numbers in [0, 1) for the rows of a batch; each augmentation has a stream of its own."""
+    """Uniform random numbers in [0, 1) for the rows of a batch; each augmentation has a separate stream."""
 
     def __init__(self, rows: Tensor, stream: int) -> None:
         self._rows, self._stream = rows, stream  # rows: int64, (batch,), row numbers hashed with seed and epoch

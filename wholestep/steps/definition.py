@@ -82,7 +82,7 @@ class Definition:
 
     @property
     def graph(self) -> Graph:
-        """The graph; for a step function the one that it recorded."""
+        """The graph; for a step function, the graph that it recorded."""
         if isinstance(self.model, Graph):
             return self.model
         if not self.recorded:
@@ -219,7 +219,7 @@ class Definition:
 
     @property
     def _record_update(self) -> Graph:
-        """A copy of the user's graph, to record an update in."""
+        """A copy of the user's graph, in which an update is recorded."""
         graph = self.graph.copy()
         graph.clocks = self.clocks
         return graph

@@ -1,4 +1,4 @@
-"""Steps of several ranks: marks inputs with rows of their own, and states that are sharded.
+"""Steps of several ranks: marks inputs that are divided by rows, and states that are sharded.
 
 The passes of `compiler/passes/distribute/` act on these marks.
 """
@@ -25,7 +25,7 @@ UNSHARDED = (RAW, AVERAGE)  # suffixes of states that are weights and not optimi
 
 
 def mark_batch_inputs(graph: IRGraph, batch: str) -> IRGraph:
-    """The graph with inputs marked that have one row for each row of the batch.
+    """The graph with marks on inputs that have one row for each row of the batch.
 
     Outputs with rows are left out, as with micro-batches: no rank has all rows.  `predict` returns them.
     """
@@ -41,12 +41,12 @@ def mark_batch_inputs(graph: IRGraph, batch: str) -> IRGraph:
 
 
 def is_divided(graph: IRGraph) -> bool:
-    """Does each rank have rows of its own?"""
+    """Does each rank have different rows?"""
     return any(attrs_of(n, at.InputAttrs).divided for n in graph.inputs)
 
 
 def with_divided_states(graph: IRGraph, ranks: int) -> IRGraph:
-    """The graph with those optimizer states marked that ranks may hold as shards."""
+    """The graph with marks on the optimizer states that ranks may store as shards."""
     weights = {name: node.type for name, node in graph.leaves("parameter").items()}
     slots = {
         node
@@ -103,7 +103,7 @@ def with_split_states(graph: IRGraph, owners: Mapping[str, Any], ranks: int) -> 
 
 
 def _weight_of(state: str, weights: Mapping[str, Any]) -> str:
-    """The weight that a state is, or to which it belongs; names of accumulated gradients have a prefix."""
+    """The name of the weight to which a state belongs, or of the state itself; accumulated gradients have a prefix."""
     name = state
     if name.startswith(PREFIX):
         name = name.removeprefix(PREFIX).removeprefix("share/").partition("/")[2]

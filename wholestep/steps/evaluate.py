@@ -48,7 +48,7 @@ def loss_of(graph: Graph) -> Tensor:
 
 
 def evaluate_graph(graph: Graph, options: StepOptions = PLAIN) -> ir.IRGraph:
-    """Outputs, kept tensors and metrics, which have states of their own; no other update, no dropout."""
+    """Outputs, kept tensors and metrics, which have separate states; no other update, no dropout."""
     loss_of(graph)
     if not options.measures:
         return evaluation_graph(graph.to_ir(updates=False))

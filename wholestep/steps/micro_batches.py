@@ -69,7 +69,7 @@ def split_step(
 
 @dataclass(frozen=True)
 class _Sum:
-    """A state that accumulates over micro-batches; `of` is the state of the step that it replaces until the update."""
+    """A state that accumulates over micro-batches; until the update it replaces the step's state `of`."""
 
     state: Tensor
     update: ir.Update
@@ -232,7 +232,7 @@ class _Splitter:
     def _outer(
         self, outer: Node, term: LossTerm, quotient: Tensor, sums: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """loss = f(q, parameters):  its gradient is ∂f/∂q·∂q, from the accumulated sums, plus ∂f."""
+        """The gradient of loss = f(q, parameters): ∂f/∂q·∂q, from the accumulated sums, plus ∂f."""
         sides = (term.numerator, term.denominator)
         old = next(n for n in toposort([outer]) if n.op in ops_with(Trait.QUOTIENT) and n.inputs == sides)
         loss = self._tensor(rewritten(outer, lambda n: n, {old: b.cast(quotient.node, old.type.dtype)}))

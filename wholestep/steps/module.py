@@ -70,7 +70,7 @@ def _call_packed(
 
 
 def without_row_inputs(inputs: Inputs) -> Inputs:
-    """The inputs of a model without those about its rows, which its `forward` does not take."""
+    """The inputs of a model without inputs about its rows, which its `forward` does not take."""
     if isinstance(inputs, Spec) or not {*FOR_ROWS} & {*inputs}:
         return inputs
     rest = {name: spec for name, spec in inputs.items() if name not in FOR_ROWS}

@@ -67,7 +67,7 @@ def need_plain_gradients(
     what: str = "accumulate",
     remedy: str = "Use accumulate=1.",
 ) -> None:
-    """Refuse an optimizer that needs gradients at other points (SAM), for which it must see the whole batch."""
+    """Refuse an optimizer that needs gradients at other points (SAM), for which it needs the whole batch."""
     scratch = graph.copy()
     loss = loss_of(scratch)
     params = reachable_parameters(loss, optimizer.trainable(select_parameters(scratch)), options.unused)

@@ -29,7 +29,7 @@ def branch(
     into: str | PathLike[str],
     config: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the state that a run had before update `step` as the first checkpoint of another run; its path.
+    """Write the state of a run before update `step` as the first checkpoint of another run; return its path.
 
     All numbers are those of the run, to the bit; runtime scalars that differ between the two experiments have the
     values of the other one, which then resumes from there: `other.fit(checkpoint=into, resume=True)`.

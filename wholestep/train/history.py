@@ -33,16 +33,16 @@ class TrainHistory:
     """
 
     epochs: list[EpochStats] = field(default_factory=list)
-    stopped_by: str = ""  # why the run ended before its last epoch; "" if it did not
+    stopped_by: str = ""  # why the run ended before its last epoch; "" if it ran to the end
     validations: list[EpochStats] = field(default_factory=list)  # validations inside epochs
-    per_row: RowHistory = field(default_factory=RowHistory, compare=False)  # of `per_row=`
+    per_row: RowHistory = field(default_factory=RowHistory, compare=False)  # values of rows, recorded with `per_row=`
 
     def final_loss(self) -> float | None:
         """The mean loss of the last epoch, a partial one too, or None before the first step."""
         return self.epochs[-1].avg_loss if self.epochs else None
 
     def suspects(self, count: int) -> list[Suspect]:
-        """The rows of the training data that pulled most on the weights (`per_row=`), such as wrong labels.
+        """The rows of the training data with the most influence on the weights (`per_row=`), such as wrong labels.
 
         Example: `ws.fit(..., per_row=["loss", "gradient_norm"]).suspects(20)`.
         """
@@ -167,7 +167,7 @@ class TrainHistory:
         return align_right([head, *body])
 
 
-MOST_POINTS = 200  # of a curve in a notebook
+MOST_POINTS = 200  # the most points of a curve in a notebook
 _KEYS = {"stopped_by", "epochs", "validations"}
 
 
@@ -201,7 +201,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def text_plots(curves: Mapping[str, list[float]]) -> str:
-    """Curves one below the other; a curve of few epochs is one line."""
+    """The curves as text, one below the other; a curve of few epochs takes one line."""
     if any(len(values) > FEW for values in curves.values()):
         return "\n\n".join(text_plot(name, values) for name, values in curves.items())
     width = max(map(len, curves), default=0)

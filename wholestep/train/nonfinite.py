@@ -244,7 +244,7 @@ class LossWatch:
         return f"; caused by row{'s' if len(rows) > 1 else ''} {named} {where}"
 
     def _rows_to_blame(self, arrays: Mapping[str, Any], rows: Any) -> list[int]:
-        """The rows of a batch without which it is finite, by bisection; at most a few more than are shown.
+        """The rows of a batch that make it non-finite, by bisection; at most a few more than are shown.
 
         All rows of a part are blamed if each half of it is not finite by a row of its own, down to single rows.
         """

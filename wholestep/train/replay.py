@@ -173,7 +173,7 @@ def _difference(step: int, one: Mapping[str, Array], other: Mapping[str, Array])
 
 
 def first_difference(one: Replay, other: Replay, steps: int) -> Difference | None:
-    """Step two runs side by side; the first update after which their states differ, None if none of `steps` does."""
+    """Step two runs side by side; the first update after which their states differ, None if none does."""
     settings = _different_settings(one, other)
     for step in range(steps + 1):
         if step:

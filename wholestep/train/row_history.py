@@ -28,7 +28,7 @@ class Suspect:
     """A row of the training data that pulled on the weights more than others."""
 
     row: int
-    score: float  # the mean over the epochs of its gradient norm, or of its loss without that
+    score: float  # mean over the epochs of its gradient norm or, without norms, of its loss
     loss: float  # its mean loss; NaN if it was not recorded
 
 

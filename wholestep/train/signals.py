@@ -41,7 +41,7 @@ def finish_before_exit(run: Run) -> Iterator[None]:
             yield
     else:
         yield
-    if number := run.signal or run.received:  # perhaps another worker's
+    if number := run.signal or run.received:  # the signal may be another worker's
         raise TrainingInterrupted(128 + number)
 
 

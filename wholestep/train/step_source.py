@@ -91,7 +91,7 @@ class StepSource:
         return self._count_targets(loader, epoch, self._in_memory(loader, table, epoch, start, every, pause))
 
     def _count_targets(self, loader: Loader, epoch: int, parts: Iterator[StepRange]) -> Iterator[StepRange]:
-        """The same updates; those of packed rows with their numbers of targets, over which the epoch's loss is a mean.
+        """The same updates; for packed rows with their numbers of targets, over which the epoch's loss is averaged.
 
         A row of packed sequences has as many targets as sequences or elements that are no padding.
         """
@@ -112,7 +112,7 @@ class StepSource:
         pause: int | None,
         drawn: bool = False,
     ) -> Iterator[StepRange]:
-        """Updates by the native loop; an update that `drop_last` or `limit` shortens is a call of its own.
+        """Updates by the native loop; an update that `drop_last` or `limit` shortens is a separate call.
 
         `drawn`: the table has the rows of this epoch, in their order.
         """
@@ -206,7 +206,7 @@ class StepSource:
         return {self.config.data_input: batch.data, self.config.label_input: batch.labels}
 
     def with_row_inputs(self, table: Table) -> Table:
-        """The table with what the step reads of each row beside the data: its number, a weight of 1."""
+        """The table with further inputs of the step for each row: its number, and a weight of 1."""
         wanted = {i.name for i in self.session._programs.main.inputs.all}
         if ROW_NUMBERS in wanted and ROW_NUMBERS not in table.columns:
             table = with_row_numbers(table)

@@ -134,7 +134,7 @@ class Trainer:
                     self._end_epoch(run, stats)
             except BaseException as error:
                 run.stop(f"{type(error).__name__}: {error}")
-                run.stopped_by = run.asked  # decided by this worker alone
+                run.stopped_by = run.asked  # the decision of this worker alone
                 # A failing worker cannot verify that the states of the others are of the same step.
                 restored = self._watch.restored if isinstance(error, NonFiniteError) else run.position
                 if restored is not None and isinstance(error, NonFiniteError):
@@ -265,7 +265,7 @@ class Trainer:
 
     @property
     def _slice_ends(self) -> int | None:
-        """The number whose multiples include those of all pauses, of validation and of callbacks."""
+        """The number of steps whose multiples include every pause, validation and callback."""
         pauses = [*self.callbacks.pauses, *([] if self._pause is None else [self._pause])]
         return gcd(*pauses) if pauses else None
 

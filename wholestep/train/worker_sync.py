@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def agree(run: Run) -> None:
-    """Collective: stop if any worker wants to; save if rank 0 does; publish checkpoints that all have written."""
+    """Collective: stop if any worker wants to stop, save if rank 0 saves, publish checkpoints that all have written."""
     group = run.group
     if group is None:
         return

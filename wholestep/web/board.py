@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: BoardServer
     server_version, sys_version = "wholestep", ""
-    timeout = 30  # seconds that a client may take to ask
+    timeout = 30  # seconds in which a client must send its request
 
     def do_GET(self) -> None:
         board, parts = self.server.board, urlsplit(self.path)

@@ -19,8 +19,8 @@ from wholestep.train.experiment import Experiment
 from wholestep.train.trainer import Trainer
 from wholestep.web.steps import describe_plan
 
-STEPS = 10  # that are timed
-MOST_ROWS, MOST_CLASSES = 2000, 40  # of predictions: rows, and classes of a confusion matrix
+STEPS = 10  # number of timed steps
+MOST_ROWS, MOST_CLASSES = 2000, 40  # limits: rows of predictions, classes of a confusion matrix
 PHASES = {FORWARD: "forward", BACKWARD: "backward"}
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
 
 DEEPEST, LONGEST = 6, 300  # levels of nested settings, and characters of a setting, that a report shows
-POINTS, FEWEST, MOST = 400_000, 40, 2000  # of all curves of a page; of one curve at least and at most
+POINTS, FEWEST, MOST = 400_000, 40, 2000  # points of all curves of a page; the fewest and the most of one curve
 MOST_STEPS = 4  # compiled steps in a page, each with its generated code
 
 

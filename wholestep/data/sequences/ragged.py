@@ -102,7 +102,7 @@ class Ragged:
 
     @property
     def lengths(self) -> Integers:
-        """The length of each sequence; with "next" without its last element, which is only a target."""
+        """The length of each sequence; for "next" the last element is not counted, since it is only a target."""
         return next(iter(self.inputs.values())).lengths
 
     def __len__(self) -> int:

@@ -110,7 +110,7 @@ class Encoding:
         return (self.target.mean, self.target.std) if isinstance(self.target, Target) else None
 
     def encode(self, data: Any) -> dict[str, Array]:
-        """The input columns of a frame as arrays, as far as there are such columns.
+        """The input columns of a frame as arrays; kinds without columns are omitted.
 
         `x` (rows, width) is float32, `categories` (rows, columns) and `words` (rows, columns, words) are int32.
 

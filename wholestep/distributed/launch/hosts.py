@@ -125,7 +125,7 @@ class _Agent:
             self.exits.setdefault(rank, RankExit(rank, 255, time.monotonic(), how, is_lost=True))
 
     def end(self) -> None:
-        """Close the agent's input, upon which it ends its ranks and itself."""
+        """Close the agent's input; the agent then ends its ranks and exits."""
         assert self.child.stdin is not None
         with suppress(OSError):
             self.child.stdin.close()

@@ -1,4 +1,4 @@
-"""Turns a process into a rank: reads the launcher's variables, and joins the process group once."""
+"""Makes a process a rank: reads the launcher's variables, and joins the process group once."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class MPITransport:
         """Does nothing, since MPI has no message for this."""
 
     def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
-        """Wait for the others at a barrier; False after a timeout, or if one of them is gone."""
+        """Wait for the other ranks at a barrier; False after a timeout, or if a rank is gone."""
         everyone, deadline = self._end.Ibarrier(), time.monotonic() + seconds
         while not everyone.Test():
             if time.monotonic() > deadline or (is_one_gone() and not everyone.Test()):

@@ -206,7 +206,7 @@ class NcclGroup:
         return next((rank for rank in here if _is_dead(ranks[rank].pid)), None)
 
     def _find_absent_rank(self) -> int | None:
-        """A rank that does not answer; None if all do, or if it is unknown."""
+        """A rank that does not answer; None if all answer, or if the rank is unknown."""
         if self._control is None:
             return None
         self._control.wait_for(min(self.timeout, ANSWER))
@@ -228,7 +228,7 @@ class NcclGroup:
             self._leave(self.communicator.close)
 
     def _leave(self, call: Callable[[], None]) -> None:
-        """Leave with `call`, in bounded time; CUDA graphs with collectives, for which NCCL waits, are dropped first."""
+        """Leave with `call` in bounded time; CUDA graphs with collectives, for which NCCL waits, are dropped first."""
         self._gpu.watch = None
         for user in list(self.users):
             user.forget_graphs()

@@ -163,7 +163,7 @@ class ProcessGroup:
 
     @property
     def missing_rank(self) -> int:
-        """The rank that did not arrive or is gone; -1: none."""
+        """The rank that did not arrive or has ended; -1: no rank."""
         return int(self._library.ws_processes_missing(self.native))
 
     def worker_error(self, error: int, missing_rank: int, step: int, others: str = "") -> WorkerError:

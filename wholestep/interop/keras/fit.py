@@ -1,4 +1,4 @@
-"""Translates arguments of Keras' `fit` and Lightning's `Trainer` to those of `ws.fit`: name and value."""
+"""Translates names and values of arguments of Keras' `fit` and Lightning's `Trainer` to arguments of `ws.fit`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from wholestep.nn.module.module import MEANINGS, Module
 
 
 class Sequential(Module):
-    """A chain of modules: each takes the output of the one before.
+    """A chain of modules: each takes the output of the module before it.
 
     Example: `ws.nn.Sequential(ws.nn.Linear(784, 128), ws.nn.ReLU(), ws.nn.Linear(128, 10))`.
     """

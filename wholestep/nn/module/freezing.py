@@ -27,7 +27,7 @@ LAYER_ANSWERS: Mapping[str, str] = {
 
 
 def is_trainable(module: Module) -> bool:
-    """Is any parameter trained, or could one be that is assigned later?"""
+    """Is any parameter trained, or would a parameter be trained that is assigned later?"""
     owned = module.parameters().values()
     return bool(module.__dict__.get(TRAINABLE, True)) and (not owned or any(not p.frozen for p in owned))
 

@@ -147,7 +147,7 @@ class Module:
                 yield (f"{name}.{path}" if path else name), module
 
     def all_names(self) -> Iterator[tuple[str, Parameter]]:
-        """The names of all parameters and buffers; a tied array has several."""
+        """The names of all parameters and buffers; a tied array has several names."""
         for path, module in self.named_modules():
             for name, owned in module.__dict__.get("_owned", {}).items():
                 yield (f"{path}.{name}" if path else name), owned

@@ -108,7 +108,7 @@ class Trace:
 
 
 def has_forward(module: Module) -> bool:
-    """Can the module be called?  One that only contains others cannot."""
+    """Can the module be called?  A module that only contains other modules cannot."""
     from wholestep.nn.module.module import Module
 
     return type(module).forward is not Module.forward

@@ -17,7 +17,7 @@ TRIED = 4  # the most prefixes that are counted for a hint
 
 
 class OtherShape(NamedTuple):
-    """An array whose shape in the file differs from that in the model."""
+    """An array whose shapes in the file and in the model differ."""
 
     name: str
     in_file: tuple[int, ...]

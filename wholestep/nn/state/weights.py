@@ -157,7 +157,7 @@ def load(model: Module, path: str | PathLike[str], strict: bool, rename: Rename 
     values, encoding = read_weights(Path(path)), _read_encoding(Path(path))
     before = {name: dict(part) if name == "_owned" else part for name, part in model.__dict__.items()}
     if encoding is not None and not model.named_arrays():
-        keep_encoding(model, encoding)  # builds the layers for these columns
+        keep_encoding(model, encoding)  # this builds the model's layers for these columns
     try:
         report = load_state_dict(model, values, strict, rename)
     except Exception:

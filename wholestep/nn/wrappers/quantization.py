@@ -201,7 +201,7 @@ class _Ranges(Module):
 
 
 def _measure(model: Module, layers: Mapping[str, Module], calibration: Any) -> dict[str, Array]:
-    """The values of the buffers for the ranges in some rows."""
+    """The values of the buffers for the ranges of inputs over some rows."""
     inputs = calibration if isinstance(calibration, tuple) else (calibration,)
     seen = _Ranges(model, layers).predict(*inputs)
     ranges = {}

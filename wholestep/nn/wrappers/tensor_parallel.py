@@ -27,7 +27,7 @@ class Splitting:
     widths: tuple[int, ...] = ()  # widths of the blocks, if they differ
 
     def among(self, ranks: int) -> AxisSplit:
-        """The local part of this splitting for so many workers."""
+        """The local part of this splitting for the given number of workers."""
         return AxisSplit(self.axis, self.blocks, ranks, self.widths)
 
     def need(self, name: str, ranks: int) -> None:

@@ -189,7 +189,7 @@ def _refuse_empty(group: Group, params: Sequence[Tensor]) -> None:
 
 
 def check_groups(kind: str, groups: object) -> tuple[Group, ...]:
-    """The groups as a tuple; OptionError for two with the same name."""
+    """The groups as a tuple; OptionError for two groups with the same name."""
     if not isinstance(groups, tuple | list) or not all(isinstance(g, Group) for g in groups):
         fail(UsageError, f"{kind}: groups must be a list of ws.Group(...); received {groups!r}.")
     names = [g.name for g in groups]

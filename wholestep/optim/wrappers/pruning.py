@@ -112,7 +112,7 @@ class Pruned(Wrapper):
     # -- masks -----------------------------------------------------------------------------------------------------
 
     def share_at(self, updates: int) -> float:
-        """The share of zeros that the schedule asks for after so many updates.
+        """The share of zeros that the schedule requires after a number of updates.
 
         Example: `ws.optim.Pruned(ws.SGD(), amount=0.8, end=10).share_at(5)` is 0.7.
         """

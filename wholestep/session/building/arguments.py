@@ -153,7 +153,7 @@ class SessionArguments:
 
 
 def _convolves_float32(graph: IRGraph) -> bool:
-    """Has a graph, or one inside it, a convolution of float32 operands?"""
+    """Does a graph, or a graph nested in it, have a convolution of float32 operands?"""
     return any(
         (n.op in CONVOLUTIONS and n.inputs[0].type.dtype == float32)
         or (isinstance(n.attrs, GraphAttrs) and _convolves_float32(n.attrs.graph))
@@ -226,7 +226,7 @@ def _has_ranks(device: Device) -> bool:
 
 
 def group_of(shards: Shards, workers: Workers | None, device: Device) -> RankGroup | None:
-    """The ranks that run a step together; None for a single one."""
+    """The ranks that run a step together; None for a single rank."""
     if workers is not None and shards is not None:
         raise OptionError("shards= simulates workers in one process, and workers= are processes; give one of them.")
     if workers is not None:

@@ -101,7 +101,7 @@ def _target_named(target: str | None, programs: Programs) -> str:
 
 
 def _roles(compiled: Plans) -> dict[str, str]:
-    """The symbols of a batch and its parts, by the dimension that they are."""
+    """The symbols of a batch and its parts, each with the dimension that it is."""
     definition = compiled.definition
     first = next(iter(definition.graph.inputs.values()), None)
     batch = str(first.shape[0]) if first is not None and first.shape else ""

@@ -144,7 +144,7 @@ class StepEstimate(PlanReport):
         return self.by_layer()
 
     def fits(self, memory: int | str) -> bool:
-        """Does the step fit into these bytes?  Example: `estimate.fits("8GB")`."""
+        """Does the step fit into this number of bytes?  Example: `estimate.fits("8GB")`."""
         limit = as_memory_limit(memory)
         if not isinstance(limit, int):
             raise OptionError(f"fits({memory!r}): expected bytes, as a number or a text such as '8GB'.")
@@ -156,7 +156,7 @@ class StepEstimate(PlanReport):
         for name, plan in self.variants.items():
             try:
                 other: Any = plan()
-            except WholestepError:  # a network that a setting does not apply to
+            except WholestepError:  # a setting does not apply to this network
                 continue
             numbers[name] = {"step_seconds": float(other.step_seconds), "peak_bytes": float(other.peak_bytes)}
         return numbers
@@ -198,7 +198,7 @@ class StepEstimate(PlanReport):
 
 
 def _bars(title: str, sizes: Mapping[str, int], width: int = 40) -> str:
-    """A bar for each part, as long as its bytes."""
+    """A bar for each part, with a length in proportion to its bytes."""
     most, edge = max(*sizes.values(), 1), max(map(len, sizes))
     lines = [f"  {name:<{edge}}  {'█' * round(width * size / most):<{width}}  {size:,}" for name, size in sizes.items()]
     return "\n".join([f"{title} (bytes)", *lines])

@@ -93,7 +93,7 @@ class Inspect:
         return replace(report, predicted=predicted, measured=self._programs.main.step_seconds)
 
     def _privacy(self) -> list[str]:
-        """What a private step does, with the scalars as they are now."""
+        """A description of a private step, with the current scalars."""
         if self._programs.compiled is None or self._programs.step_options.privacy is None:
             return []
         clip, noise, rows = (self._programs.scalars[f"privacy.{name}"] for name in ("clip", "noise", "rows"))

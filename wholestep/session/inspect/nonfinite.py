@@ -34,7 +34,7 @@ BACKWARD = "gradient of "  # prefix in descriptions of backward nodes
 class Origin:
     """The operation, or the leaf, with the first value that is not finite."""
 
-    op: str  # "log"; of the backward pass "gradient of log"; of a leaf "input" or "parameter"
+    op: str  # "log"; in the backward pass "gradient of log"; for a leaf "input" or "parameter"
     name: str  # name of an input or parameter
     layer: str  # the path of the module; "" outside of modules
     line: SourceLine | None
@@ -69,7 +69,7 @@ class Origin:
 def _in(layer: str) -> str:
     if layer in (LOSS, UPDATE):
         return f" in the {layer.strip('()')}"
-    if layer.startswith("("):  # the model itself is named by its class
+    if layer.startswith("("):  # such as "(Net)": the model itself, which its class names
         return f" in {layer.strip('()')}.forward"
     return f" in layer {layer!r}" if layer else ""
 
@@ -129,7 +129,7 @@ class _Values:
         self._ranges: dict[Node, tuple[float, float]] = {}
         # the first value and its index, how many there are, and all elements; in the order of evaluation
         self._bad: dict[Node, tuple[float, tuple[int, ...], int, int]] = {}
-        self._intended: set[Node] = set()  # infinite because of infinite constants
+        self._intended: set[Node] = set()  # nodes that are infinite because of infinite constants
 
     def observe(self, node: Node, value: Array) -> Array:
         """Round a value as the step would store it, and record its range."""

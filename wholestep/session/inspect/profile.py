@@ -52,14 +52,14 @@ class ProfileRecorder(Protocol):
 class KernelTime:
     """One kernel of a step: the time of its slowest thread, and what it does in it at capacity (0: not at capacity)."""
 
-    program: int  # of micro-batches; 0 where a step is one program
+    program: int  # index of the micro-batch program; 0 if the step is one program
     kernel: int
     name: str
     seconds: float
     flops: int
     bytes: int
-    expected: float = 0.0  # seconds: the larger of what its flops and its bytes cost by the target's table
-    bound: str = ""  # which of the two that is: "flops" or "bytes"
+    expected: float = 0.0  # seconds: the larger cost of its flops and its bytes by the target's table
+    bound: str = ""  # which of the two costs is larger: "flops" or "bytes"
 
     @property
     def intensity(self) -> float:

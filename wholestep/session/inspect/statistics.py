@@ -41,7 +41,7 @@ class Stats:
     @staticmethod
     def of(name: str, array: AnyArray) -> Stats:
         wide = array.astype(np.float64)
-        with np.errstate(all="ignore"):  # of infinities
+        with np.errstate(all="ignore"):  # no warnings about infinities
             norm = float(np.sqrt((wide**2).sum()))
             return Stats(name, float(wide.min()), float(wide.max()), float(wide.mean()), norm, wide.size)
 

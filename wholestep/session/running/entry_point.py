@@ -129,7 +129,7 @@ class EntryPoint:
             yield {name: a[start : start + most] for name, a in arrays.items()}  # type: ignore[index]
 
     def time_slice(self, steps: int, seconds: float) -> None:
-        """Note the time of a slice of a run."""
+        """Record the time of a slice of a run."""
         if steps:
             self.step_seconds = min(seconds / steps, self.step_seconds or seconds / steps)
 
@@ -164,11 +164,11 @@ class EntryPoint:
 
 
 def _no_result() -> None:
-    """Stands for the last result where there is none."""
+    """The last result of an entry point that has not run yet."""
 
 
 def _no_loss_yet() -> None:
-    """Stands for the loss where the step may still be running."""
+    """A placeholder of the loss, because the step may still be running."""
 
 
 def _no_loss() -> NoReturn:

@@ -104,7 +104,7 @@ class Evaluation:
             )
 
     def _measure(self, named: Mapping[str, object], kind: str = EVALUATE) -> StepResult:
-        """The loss, outputs and metrics; of more rows than the capacity batch by batch."""
+        """The loss, outputs and metrics; more rows than the capacity are evaluated batch by batch."""
         entry, fits = self._entry_for(named, kind)
         self._measurements.reset_metrics(EVALUATE)
         return entry(named) if fits else evaluate_rows(entry, named)

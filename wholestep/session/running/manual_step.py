@@ -37,7 +37,7 @@ class ManualStep:
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def backward(self, grad_output: object) -> None:
-        """The gradients of Σ output·grad_output for the inputs of the last `forward`; kept until the next.
+        """The gradients of Σ output·grad_output for the inputs of the last `forward`; stored until the next call.
 
         Example: `session.backward(2 * (out - target) / out.size)`.
         """
@@ -50,7 +50,7 @@ class ManualStep:
         self._gradients = entry({**{n: a for n, a in self._batch.items() if n in names}, UPSTREAM: grad_output}).outputs
 
     def clip_gradients(self, max_norm: float) -> float:
-        """Shorten all kept gradients together to a global norm; returns the norm before."""
+        """Clip all stored gradients together to a global norm; returns the norm before clipping."""
         if not max_norm > 0:
             raise OptionError(f"clip_gradients: max_norm must be above 0; received {max_norm!r}.")
         from wholestep.steps.manual_step import MAX_NORM, NORM
@@ -64,7 +64,7 @@ class ManualStep:
         return norm
 
     def apply_gradients(self, lr: float) -> None:
-        """Update the parameters along the kept gradients by the session's optimizer, with this learning rate."""
+        """Update the parameters along the stored gradients by the session's optimizer, with this learning rate."""
         gradients, programs = self._need_gradients(), self._programs
         entry = programs.entry("apply")
         self._hyperparameters.optimizer.lr = lr
@@ -73,7 +73,7 @@ class ManualStep:
                 programs.take_turn()
         entry({i.name: gradients[i.name] for i in entry.inputs.all})
         programs.state.step += 1
-        programs.state.version += 1  # programs with a second layout of a parameter compare it
+        programs.state.version += 1  # programs with a copy of a parameter in another layout compare versions
 
     def gradients(self, batch: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, AnyArray]:
         """The gradient of the loss on these inputs for every parameter, by name; no state changes.

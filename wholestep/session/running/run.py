@@ -338,7 +338,7 @@ class Training:
         Example: `for part in session.run_in_slices({"x": X, "labels": Y}): print(part.losses[-1])`.
         """
         programs, reset = self._programs, self._measurements.reset_metrics
-        programs.held = {}  # batches are gathered in their memory
+        programs.held = {}  # batches are gathered into the memory of held inputs
         with programs.turns:
             programs.take_turn()
         programs.stepped = main = programs.main

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Sizes = Mapping[str, int]
 
 SUFFIX = ".verdict"
-CHEAP_SECONDS = 0.05  # default checks at capacity have a lower estimate
+CHEAP_SECONDS = 0.05  # a default check runs at capacity only if its estimate is lower
 HEAVY_FLOPS = 4e9  # if a step at the smallest sizes takes more, the number of rows is reduced, down to one
 
 # Estimated seconds of a check at capacity, measured on two cores of a server: per node, per flop of a contraction, per

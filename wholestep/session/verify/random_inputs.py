@@ -21,7 +21,7 @@ from wholestep.session.verify.state_samples import is_large, positions
 Array = np.ndarray[Any, Any]
 Random = np.random.Generator
 
-SMALL = (3, 2, 1)  # sizes of the symbolic dimensions, used in turn
+SMALL = (3, 2, 1)  # sizes of the symbolic dimensions, assigned cyclically
 STEP = 3  # step count at which bias corrections and schedules have an effect
 SEED = 7
 INTEGERS = 8  # number of distinct values of an integer input that is not an index

@@ -97,7 +97,7 @@ class Trials:
             return evaluation(graph, demand_of(graph, trial.sizes), reading, before, settle, later, earlier)
 
     def settled(self, sizes: Sizes) -> Comparison:
-        """The comparison for one choice of sizes; it has mismatches if every draw has some.
+        """The comparison for one choice of sizes; it has mismatches only if every draw has some.
 
         In that case the effect of rounding alone is measured: near a jump, or where large numbers
         cancel, float32 may be far from float64 and right.

@@ -74,7 +74,7 @@ def runs_below(folder: Path) -> dict[str, Path]:
 
 
 def rotate(folder: Path, writer: str, last: int, best: int, monitor: str, mode: str) -> None:
-    """Remove checkpoints of a writer but for its last and its best ones; damaged ones do not count."""
+    """Remove checkpoints of a writer except the last and the best ones; damaged checkpoints do not count."""
     written = [f for f in checkpoints_in(folder) if _is_from_writer(f.path, writer)]
     newest = {f.step: f for f in written}  # the newest checkpoint of each step
     order = list(newest.values())
@@ -87,7 +87,7 @@ def rotate(folder: Path, writer: str, last: int, best: int, monitor: str, mode: 
 
 
 def set_aside(checkpoints: Sequence[StoredCheckpoint]) -> None:
-    """Move checkpoints out of a run's folder, each by one rename: a resume then finds the newest one left."""
+    """Move checkpoints out of a run's folder, each by one rename: a resume then uses the newest remaining one."""
     for each in checkpoints:
         aside = each.path.parent / SUPERSEDED
         aside.mkdir(exist_ok=True)

@@ -117,7 +117,7 @@ def need_run(run: Path) -> None:
 
 
 def remove_run(run: Path) -> list[str]:
-    """Remove what a run has written into its folder, and the folder if nothing else is in it; what is left."""
+    """Remove all files of a run, and its folder if it is then empty; return what is left."""
     if run.is_symlink():
         raise UsageError(f"{run} is a link; name the folder itself, so that what is removed is what you named.")
     need_run(run)
@@ -176,7 +176,7 @@ def _bits(array: Array) -> Array:
 
 
 def average(paths: Sequence[Path], target: Path) -> int:
-    """Write the mean of the weights of several checkpoints as a file of weights; the number of arrays.
+    """Write the mean of the weights of several checkpoints as a file of weights; return the number of arrays.
 
     Means are computed in float64; integers, such as counters, must be equal or are those of the last checkpoint.
     """
@@ -202,7 +202,7 @@ def _mean(arrays: Sequence[Array]) -> Array:
 
 
 def convert(checkpoint: Path, target: Path, *, everything: bool = False) -> int:
-    """Write the weights of a checkpoint, or all of its arrays, as .safetensors or .npz; the number of arrays."""
+    """Write the weights of a checkpoint, or all of its arrays, as .safetensors or .npz; return the number of arrays."""
     stored = read_checkpoint(checkpoint)
     arrays = dict(stored.arrays) if everything else {name: stored.arrays[name] for name in stored.own}
     if target.suffix == ".npz":
@@ -218,7 +218,7 @@ def convert(checkpoint: Path, target: Path, *, everything: bool = False) -> int:
 
 
 def prune(run: Path, last: int, best: int, monitor: str, mode: str | None, *, dry: bool = False) -> list[Path]:
-    """Remove the checkpoints of a run but for the last and the best ones; those that were, or would be, removed.
+    """Remove the checkpoints of a run except the last and the best ones; return what was, or would be, removed.
 
     Damaged checkpoints are kept, and do not count.
     """

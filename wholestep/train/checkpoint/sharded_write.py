@@ -80,7 +80,7 @@ class ShardedWrite:
             self._result = {"error": str(error)}
 
     def _own(self, pieces: Mapping[str, StatePiece]) -> Mapping[str, StatePiece]:
-        """The shards that this worker writes: those replicated along the data axis are written by its first worker."""
+        """The shards that this worker writes; shards replicated along the data axis are written by its first worker."""
         if self.group.grid.coordinate(DATA, self.group.rank) == 0:
             return pieces
         return {name: piece for name, piece in pieces.items() if not piece.is_part_of_a_layer}

@@ -77,7 +77,7 @@ def capture(
 
 
 def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -> Path:
-    """Write a checkpoint of a session into the folder of its run; the folder of the checkpoint.
+    """Write a checkpoint of a session into the folder of its run; return the folder of the checkpoint.
 
     Args:
         folder: the folder of the run, e.g. "runs/digits"; the checkpoint becomes `runs/digits/step-00000120`.

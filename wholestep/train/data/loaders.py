@@ -45,7 +45,7 @@ def prepare_data(
 
 
 def masked_rows(loader: DataLoader, rows: Sequence[int]) -> DataLoader:
-    """A copy of the loader whose data has weights, those of some rows 0: `leave_out=`."""
+    """A copy of the loader with weights of rows, 0 for the rows of `leave_out=`."""
     table = loader.source
     if not isinstance(table, Table):
         raise UsageError("leave_out= needs data in memory: arrays, or a frame. Read the data set into arrays first.")

@@ -17,9 +17,9 @@ Array = np.ndarray[Any, Any]
 LARGE = 20.0  # inputs of this size saturate layers with usual initial weights
 NORMS = ("batch_norm", "layer_norm", "rms_norm", "group_norm")
 MOST_BYTES = 1 << 30  # limit for the rows that are compared; of larger data only the first rows are
-SAMPLE_ROWS = 1000  # on which the values of a column are counted
+SAMPLE_ROWS = 1000  # rows on which the values of a column are counted
 RESOLUTION = 0.02  # rows are near-duplicates if they agree to this fraction of each column's standard deviation
-FEWEST_COLUMNS = 8  # rows of fewer columns with many values agree by chance
+FEWEST_COLUMNS = 8  # rows with fewer columns of many values agree by chance
 MANY_VALUES = 10  # distinct values of a column; a column with fewer may be a category
 DUPLICATE_SHARE = 0.01
 
@@ -54,7 +54,7 @@ def large_inputs(run: LintedRun) -> Iterator[str]:
     on_request=True,
 )
 def leaked_rows(run: LintedRun) -> Iterator[str]:
-    if run.experiment.overfit_batches is not None:  # measures memorisation, and validates on its training rows
+    if run.experiment.overfit_batches is not None:  # `overfit_batches` validates on its training rows, on purpose
         return
     if run.table is None or run.held is None or run.table.inputs.keys() != run.held.inputs.keys():
         return

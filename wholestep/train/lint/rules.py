@@ -47,7 +47,7 @@ class Rule:
     title: str
     reason: str
     fix: str
-    on_request: bool = False  # by `lint` alone: it reads rows, or the run itself warns of the same
+    on_request: bool = False  # only in `ws.lint`: the rule reads rows, or the run itself gives the same warning
     check: Check | None = None  # None: tracing itself reports it, as a warning or an error
 
 

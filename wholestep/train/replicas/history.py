@@ -33,8 +33,8 @@ class Replica:
     settings: Mapping[str, Any]
     model: Module
     history: TrainHistory
-    folder: Path | None = None  # where its checkpoints are
-    error: NonFiniteError | None = None  # why it ended early
+    folder: Path | None = None  # the folder of its checkpoints
+    error: NonFiniteError | None = None  # the error that ended the replica early
 
     def last(self, name: str) -> float:
         """The last value of a metric; NaN if the replica diverged."""
@@ -100,7 +100,7 @@ class ReplicaHistory(TrainHistory):
         return sorted(self.replicas, key=lambda r: v if isfinite(v := values[r.index]) else inf)
 
     def without(self, rows: Sequence[int]) -> ReplicaHistory:
-        """The replicas trained without these rows of the training data; `without([])` are those trained on all rows.
+        """The replicas trained without these rows of the training data; `without([])`: those of all rows.
 
         Example::
 

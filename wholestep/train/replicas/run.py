@@ -199,7 +199,7 @@ class _Replicas:
             trainer.session.close()
 
     def train(self, job: _Job, fit: Callable[..., TrainHistory]) -> Replica:
-        """Train one replica; one that ends with a non-finite loss does not end the others."""
+        """Train one replica; a non-finite loss ends only this replica."""
         error = None
         try:
             history = fit(config={**job.config, "replica": settings_text(job.settings)})

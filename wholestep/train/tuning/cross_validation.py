@@ -72,7 +72,7 @@ class CrossValidation:
 
 
 def train_folds(experiment: Experiment, k: int, stratify: Any = False, groups: Any = None) -> CrossValidation:
-    """Train an experiment once for each of k folds; checkpoints of each fold are in a folder of its own."""
+    """Train an experiment once for each of k folds; each fold has a separate folder of checkpoints."""
     if experiment.validation is not None:
         raise UsageError("folds hold out their own rows, each once; leave validation= out.")
     pairs = folds_of(

@@ -119,7 +119,7 @@ def local_response(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0
 def dropout(
     x: Tensor, ratio: Array | None = None, training: Array | None = None, *, node: NodeContext
 ) -> tuple[Tensor, ...]:
-    """Dropout by the mode of the step, whatever the file says: active in training, the identity in evaluation."""
+    """Dropout by the mode of the step instead of the file's: active in training, the identity in evaluation."""
     rate = 0.5 if ratio is None or not ratio.size else float(number(ratio))
     if node.outputs > 1:
         if training is not None and number(training) and rate:
