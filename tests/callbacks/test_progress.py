@@ -1,4 +1,4 @@
-"""The progress bar: one line drawn in a terminal, one line kept for each epoch, and nothing done for its length."""
+"""The progress bar: one redrawn line in a terminal, a permanent line per epoch, no work to determine its length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trackers: what they receive, by their own readers where installed, and by fakes; failures cost nothing."""
+"""Trackers: the records they receive, read by the trackers' own readers or by fakes; failures do not stop a run."""
 
 from __future__ import annotations
 

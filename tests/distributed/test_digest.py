@@ -1,4 +1,4 @@
-"""Workers that would not train the same are told before the first step, in every one of them."""
+"""Workers that would train differently: each of them raises an error before the first step."""
 
 from __future__ import annotations
 

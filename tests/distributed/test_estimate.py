@@ -1,4 +1,4 @@
-"""What a step on many ranks is told to take, before anything runs."""
+"""The estimated cost of a step on many ranks, before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases that once were wrong, made as small as they got; what is found is added here with the fix."""
+"""Cases that were wrong once, in their smallest form; a new finding is added here together with its fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same training told in two ways: the same bits where that is promised, torch's numbers where these are known."""
+"""The same training written in two ways: the same bits where that is promised, torch's numbers where torch has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trains and is not meant: probabilities where raw scores belong, targets that a loss cannot learn from."""
+"""Mistakes that still train: probabilities instead of raw scores, targets that a loss cannot learn from."""
 
 from __future__ import annotations
 

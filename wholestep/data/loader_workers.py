@@ -258,7 +258,7 @@ def _unknown_class(error: BaseException) -> BaseException:
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """The exception with its traceback as a note, or another one with its text if it cannot be pickled."""
+    """The exception with its traceback as a note; if it cannot be pickled, another exception with its text."""
     error.add_note("in a process of the loader:\n" + "".join(traceback.format_exception(error)))
     try:
         ForkingPickler.loads(ForkingPickler.dumps(error))

@@ -101,7 +101,7 @@ class KeptRows(Metric):
     # -- both ----------------------------------------------------------------------------------------------------
 
     def _all_rows(self, states: States) -> dict[str, Array]:
-        """The parts of all stored rows; empty without rows."""
+        """The stored rows of each part; an empty dict if there are none."""
         rows = int(states["rows"])
         parts = {part: values for part, values in states.items() if part != "rows"}
         if rows > min(map(len, parts.values())):

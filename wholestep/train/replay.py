@@ -279,8 +279,8 @@ def _common_checkpoints(a: Path, b: Path) -> Iterator[tuple[int, Mapping[str, Ar
 def verify_determinism(build: Callable[[], Experiment], steps: int = 20) -> None:
     """Raise UsageError with the first difference if an experiment does not train to the same bits twice.
 
-    The second run has another number of threads.  For the tests of a project: data that is drawn without a seed, or a
-    step function that reads a clock, is noticed here.
+    The second run has another number of threads.  Use it in the tests of a project: it detects data that is drawn
+    without a seed, and step functions that read a clock.
 
     Example: `ws.verify_determinism(build, steps=5)`, where `build()` returns a new `ws.Experiment`.
     """

@@ -65,7 +65,7 @@ def quieten(callbacks: CallbackList) -> None:
 
 
 def as_launched(run: Experiment) -> Experiment:
-    """The run with its workers in a launched process, resumed after a restart of the job."""
+    """The settings of a run in a launched process: with its workers, and with a resume after a restart of the job."""
     launch = read_launch()
     if launch is None:
         return run

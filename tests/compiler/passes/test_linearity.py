@@ -1,4 +1,4 @@
-"""Gradients that a factor comes out of, and others."""
+"""Gradients from which a factor can be moved out, and gradients from which it cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls on several threads: every one is made, and errors arrive where they are asked for."""
+"""Calls on several threads: every call is executed, and errors are raised where results are requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sum over ranks as group.h says it, in NumPy."""
+"""The sum over ranks in the order that group.h defines, in NumPy."""
 
 from __future__ import annotations
 

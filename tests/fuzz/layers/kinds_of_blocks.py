@@ -116,7 +116,7 @@ class Attention(ws.nn.Module):
     """Heads of their own for queries, shared ones for keys and values, under a mask."""
 
     def __init__(self, width: int, time: int, heads: int, shared: int, head: int, mask: str) -> None:
-        # A bias of the keys adds one number to all scores of a query: its gradient is rounding error, whose sign Lion uses.
+        # A bias of the keys adds one number to all scores of a query: its gradient is rounding, whose sign Lion uses.
         self.q, self.k = ws.nn.Linear(width, heads * head), ws.nn.Linear(width, shared * head, bias=False)
         self.v, self.o = ws.nn.Linear(width, shared * head), ws.nn.Linear(heads * head, width)
         self.time, self.head, self.mask = time, head, mask

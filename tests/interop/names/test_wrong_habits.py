@@ -1,4 +1,4 @@
-"""What a user of PyTorch or Keras does by habit, and what is wrong here: each error says what to write."""
+"""Habits of users of PyTorch and Keras that are wrong here: each error says what to write."""
 
 from __future__ import annotations
 

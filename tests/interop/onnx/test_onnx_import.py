@@ -1,4 +1,4 @@
-"""ONNX files of others as networks: what they train, what is a constant, and what is refused."""
+"""ONNX files of other exporters as networks: which arrays are trained or constant, and which files are refused."""
 
 from __future__ import annotations
 

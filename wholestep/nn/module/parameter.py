@@ -202,7 +202,7 @@ class ParametersOf(dict[str, Parameter]):
 
 
 class ParameterName(str):
-    """The name of a parameter, which also has the parameter's attributes, because PyTorch programs iterate over
+    """The name of a parameter as a string with the parameter's attributes, because PyTorch programs iterate over
     parameters: `sum(p.numel() for p in model.parameters())`, `for p in model.parameters(): p.requires_grad = False`.
     """
 

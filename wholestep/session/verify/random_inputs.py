@@ -134,7 +134,7 @@ _DRAWS: dict[str, Callable[..., Array]] = {
 
 
 def _scalar(name: str, default: float, rate: float, tried: Mapping[str, float]) -> float:
-    """The value of a scalar by the last part of its name, as the optimizer suggests for trials."""
+    """The value that the optimizer suggests for a scalar in trials, by the last part of the scalar's name."""
     kind = name.rpartition(".")[2]
     if kind == RATE:
         return rate

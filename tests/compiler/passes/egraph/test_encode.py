@@ -1,4 +1,4 @@
-"""A graph survives the way into terms and back."""
+"""A graph is unchanged by its conversion into terms and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pointwise kernels over one space: joined where that saves a pass over memory, and only there."""
+"""Pointwise kernels over one space: merged if and only if that saves a pass over memory."""
 
 from __future__ import annotations
 

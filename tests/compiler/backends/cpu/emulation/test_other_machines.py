@@ -1,4 +1,4 @@
-"""The C of plans and of the runtime compiles without a warning for machines that are not here."""
+"""The C code of plans and of the runtime compiles without a warning for other machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching ahead and turning blocks: where they are in the source, and that they change no bit."""
+"""Prefetches and transposed blocks: their positions in the source, and that they change no bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An NCCL that is none: a library of its functions, whose ranks are processes that exchange files.
+"""A fake NCCL: a library with its functions, whose ranks are processes that exchange files.
 
 Their GPUs are `fake_gpu`s.  What a step sends stands in the stream with its kernels; a receiver's stream goes no
 further until it is there.

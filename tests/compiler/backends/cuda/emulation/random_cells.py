@@ -1,4 +1,4 @@
-"""Cells of scans that nobody wrote: products of what is carried, gates cut out of them, one or two carries."""
+"""Random cells of scans: products of the carried values, gates sliced out of them, one or two carries."""
 
 from __future__ import annotations
 
