@@ -52,7 +52,7 @@ def write_report(runs: Sequence[Path], path: Path, experiments: Mapping[Path, Ex
 
 
 def describe_steps(runs: Mapping[str, Path], experiments: Mapping[Path, Experiment]) -> dict[str, Any]:
-    """The compiled steps of runs, each once, and predictions: of experiments, or as far as stored plans show it."""
+    """The compiled steps of runs, each once, and predictions: from experiments or, with less detail, stored plans."""
     steps: dict[str, dict[str, Any]] = {}
     predictions: dict[str, Any] = {}
     for name, run in runs.items():

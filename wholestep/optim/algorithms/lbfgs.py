@@ -67,8 +67,8 @@ class LBFGS(Optimizer):
     Args:
         lr: the length of a step, in units of d.
         history_size: the number of stored pairs; torch keeps 100.
-        tolerance_grad: no step where no element of the gradient is larger.
-        tolerance_change: no step where it promises less, by g·d.
+        tolerance_grad: no step is made if no element of the gradient is larger than this.
+        tolerance_change: no step is made if the decrease of the loss that g·d predicts is smaller.
         line_search: the number of step sizes that are tried; 0 makes every step.
 
     Example: `ws.LBFGS(line_search=8)`.
