@@ -151,9 +151,8 @@ class Session:
         if programs.observer is not None:
             self._inspect.observe(inputs)
         main = programs.main if not per_row else programs.main_with_rows(per_row)
-        for _ in range(
-            2
-        ):  # taking the turn may replace the step, whose values of rows are compiled before a second turn
+        # Taking the turn may replace the step; its values of rows are compiled then, which needs a second turn.
+        for _ in range(2):
             if programs.counts.turn is programs.turn:
                 break
             with programs.turns:
