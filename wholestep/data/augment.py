@@ -48,7 +48,7 @@ class Mixing(ABC):
 
     @abstractmethod
     def mix(self, x: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """The mixed input, and the share (batch,) of the row itself in it."""
+        """The mixed input, and the weight (batch,) that each original row has in it."""
 
 
 @dataclass(frozen=True)

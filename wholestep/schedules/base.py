@@ -48,7 +48,7 @@ class Schedule(ABC):
         """The value at step `n` with the constants `v` of the schedule; all are floats, or all are tensors."""
 
     def numbers(self) -> dict[str, float | None]:
-        """The numbers of the formula by name; numbers of a nested schedule are called `<field>.…`."""
+        """The parameters of the formula by name; the names of a nested schedule have the prefix `<field>.`."""
         numbers: dict[str, float | None] = {}
         for f in fields(self):
             value = getattr(self, f.name)

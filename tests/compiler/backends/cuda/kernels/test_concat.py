@@ -52,12 +52,18 @@ def padded_with_ones(parts: Parts) -> ws.Tensor:
     return ws.pad(parts[0], ((0, 0), (8, 8)), value=1.0) * 3.0
 
 
+def padded_with_negative_zeros(parts: Parts) -> ws.Tensor:
+    """The sign of a zero decides about the sign of an infinity."""
+    return 1.0 / ws.pad(parts[0], ((0, 0), (8, 8)), value=-0.0)
+
+
 CASES = {
     "parts of whole vectors": ((32, 64, 8, 24), "float32", together, 4),
     "read twice": ((16, 32, 16), "float32", scaled, None),
     "half types": ((32, 64, 8, 24), "bfloat16", together, 4),
     "a part of three": ((32, 3, 29), "float32", together, 1),  # its vectors would cross the borders
     "a pad of whole vectors": ((32,), "float32", padded, 1),
+    "a pad of negative zeros": ((32,), "float32", padded_with_negative_zeros, None),
     "a pad of ones": ((32,), "float32", padded_with_ones, 0),  # what is not read is not zero
 }
 

@@ -65,13 +65,11 @@ def has_uniform_guards(instr: Instr, axis: int, count: int) -> bool:
 def is_uniform(guard: Guard, axis: int, count: int) -> bool:
     """Does a guard hold for all of `count` adjacent elements, or for none?"""
     index = guard.index
-    if index.value is not None or index.over != 1:
-        return index.value is None and all(a != axis for a, _ in index.terms)
-    if all(a != axis for a, _ in index.terms):
-        return True
-    others = [c for a, c in index.terms if a != axis]
+    along, others = ([c for a, c in index.terms if (a == axis) == is_along] for is_along in (True, False))
+    if index.value is not None or not along:
+        return index.value is None
     bounds = (index.offset, guard.lo, guard.hi, *others)
-    return all(c == 1 for a, c in index.terms if a == axis) and all(is_multiple(b, count) for b in bounds)
+    return along == [1] and index.over == 1 and all(is_multiple(bound, count) for bound in bounds)
 
 
 def vectors_per_thread(kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> int:

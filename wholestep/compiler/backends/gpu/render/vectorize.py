@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import copysign
 from types import MappingProxyType
 
 from wholestep.compiler.backends.gpu.grids.row_loads import (
@@ -97,7 +98,8 @@ class VectorizedLevel:
         so that it costs the registers of one vector; its inner values, which nothing else reads, have None.
         """
         w, arrays = self.w, dict[int, str | None]()
-        zeros = {i.id for i in (*level.row, *level.body) if i.op == "const" and i.const == 0.0}
+        consts = [i for i in (*level.row, *level.body) if i.op == "const"]
+        zeros = {i.id for i in consts if i.const == 0.0 and copysign(1.0, i.const) > 0}  # all bits are 0
         uses = Counter(value for i in level.body for value in values_used(i))
         uses.update([*(s.value for s in level.stores), *(r.value for r in level.reduces)])
         for i in level.body:

@@ -67,7 +67,7 @@ def _children_agree(op: str) -> bool:
 
 
 def _like_children(op: str) -> bool:
-    """Has the result the type of its last input?"""
+    """Does the result have the type of its last input?"""
     if op in _COMPARE or op == "cast":
         return False
     return OPS[op].family in (Family.POINTWISE, Family.RATIO) or op in _LIKE_INPUT
